@@ -125,10 +125,10 @@ async fn late_write(
     done(a.say(transcript, &run_tick("11:59", "A", 41)).await)?;
     done(a.say(transcript, "BEGIN").await)?;
     done(a.say(transcript, &format!("SELECT run_by FROM ticks WHERE tick='{tick}'")).await)?;
-    transcript.event(&a.who, "... hangs; its lease expires, and B is elected");
+    transcript.event(&a.name, "... hangs; its lease expires, and B is elected");
     sleep(PAUSE).await;
     let (successor, took) = b.timed(transcript, &run_tick(tick, "B", 42)).await;
-    transcript.event(&a.who, "wakes up, and still believes that it leads");
+    transcript.event(&a.name, "wakes up, and still believes that it leads");
     let mut zombie = a.say(transcript, &run_tick(tick, "A", 41)).await;
     if let DemoReply::Done(_) = zombie {
         zombie = a.say(transcript, "COMMIT").await;
@@ -150,20 +150,20 @@ async fn waiting_write(
     let report = Participant::direct("a report", stage.folder()).await?;
     done(report.say(transcript, "BEGIN").await)?;
     done(report.say(transcript, &format!("SELECT 'locked' FROM ticks WHERE tick='{tick}' FOR SHARE")).await)?;
-    transcript.event(&a.who, &format!("{} ... waits", run_tick(tick, "A", 43)));
+    transcript.event(&a.name, &format!("{} ... waits", run_tick(tick, "A", 43)));
     let zombie = async {
         let sql = run_tick(tick, "A", 43);
         let answer = a.run(&sql).await;
-        transcript.statement(&a.who, "the UPDATE that waited", &answer);
+        transcript.statement(&a.name, "the UPDATE that waited", &answer);
         // A's lock is gone with its session, so another session can continue.
         report.say(transcript, "COMMIT").await;
         answer
     };
     let successor = async {
         until_waiting(witness).await?;
-        transcript.event(&b.who, &format!("is elected: {}", run_tick(tick, "B", 44)));
+        transcript.event(&b.name, &format!("is elected: {}", run_tick(tick, "B", 44)));
         let answer = b.run(&run_tick(tick, "B", 44)).await;
-        transcript.statement(&b.who, "its UPDATE, once the report has ended", &answer);
+        transcript.statement(&b.name, "its UPDATE, once the report has ended", &answer);
         Ok::<_, DemoError>(answer)
     };
     let both = async { tokio::join!(zombie, successor) };
@@ -183,10 +183,10 @@ async fn open_transaction(
     let b = Participant::leader("B", 46, stage.folder(), Route::Proxy).await?;
     done(a.say(transcript, "BEGIN").await)?;
     done(a.say(transcript, &run_tick(tick, "A", 45)).await)?;
-    transcript.event(&a.who, "... hangs, and holds the row's lock; B is elected");
+    transcript.event(&a.name, "... hangs, and holds the row's lock; B is elected");
     sleep(PAUSE).await;
     let (successor, took) = b.timed(transcript, &run_tick(tick, "B", 46)).await;
-    transcript.event(&a.who, "wakes up");
+    transcript.event(&a.name, "wakes up");
     let zombie = a.say(transcript, "COMMIT").await;
     let fate = Fate::CutOff("rolled_back");
     Ok((Scene { tick, fate, expected: row_for(fate, (45, 46)), successor, zombie }, took))

@@ -242,7 +242,7 @@ pub(super) enum Route {
 pub(super) struct Participant {
     client: Client,
     /// Name in the transcript.
-    pub(super) who: String,
+    pub(super) name: String,
 }
 
 impl Participant {
@@ -250,13 +250,13 @@ impl Participant {
     pub(super) async fn leader(name: &str, token: i64, folder: &Path, route: Route) -> Result<Self, DemoError> {
         let options = format!("-c lease.fence={token}");
         let client = connect(folder, route, "scheduler", Some(&options)).await?;
-        Ok(Participant { client, who: format!("{name} (token {token})") })
+        Ok(Participant { client, name: format!("{name} (token {token})") })
     }
 
     /// A participant without a token, connected directly to PostgreSQL.
-    pub(super) async fn direct(who: &str, folder: &Path) -> Result<Self, DemoError> {
+    pub(super) async fn direct(name: &str, folder: &Path) -> Result<Self, DemoError> {
         let client = connect(folder, Route::Direct, "postgres", None).await?;
-        Ok(Participant { client, who: who.to_owned() })
+        Ok(Participant { client, name: name.to_owned() })
     }
 
     /// Runs one statement and prints it with its response.
@@ -269,7 +269,7 @@ impl Participant {
         let start = Instant::now();
         let answer = self.run(sql).await;
         let took = start.elapsed();
-        transcript.statement(&self.who, sql, &answer);
+        transcript.statement(&self.name, sql, &answer);
         (answer, took)
     }
 

@@ -33,25 +33,25 @@ impl Transcript {
     }
 
     /// Prints a statement and its response.
-    pub(super) fn statement(&self, who: &str, sql: &str, answer: &DemoReply) {
+    pub(super) fn statement(&self, participant: &str, sql: &str, answer: &DemoReply) {
         let color = match answer {
             DemoReply::Done(_) => "32",
             DemoReply::Refused { .. } | DemoReply::Lost(_) => "31",
         };
         let shown = self.painted(color, &format!("-> {answer}"));
         if let DemoReply::Refused { detail, .. } = answer {
-            self.event(who, sql);
+            self.event(participant, sql);
             self.line(&format!("{MARGIN:24} {shown}"));
             self.line(&format!("{MARGIN:24}    DETAIL: {detail}"));
         } else {
-            self.event(who, &format!("{sql:STATEMENT$} {shown}"));
+            self.event(participant, &format!("{sql:STATEMENT$} {shown}"));
         }
     }
 
     /// Prints another event.
-    pub(super) fn event(&self, who: &str, what: &str) {
+    pub(super) fn event(&self, participant: &str, event: &str) {
         let offset = self.start.elapsed().as_millis();
-        self.line(&format!("  {} {who:12} {what}", self.painted("2", &format!("{offset:>6} ms"))));
+        self.line(&format!("  {} {participant:12} {event}", self.painted("2", &format!("{offset:>6} ms"))));
     }
 
     pub(super) fn result(&self, is_good: bool, what: &str) {

@@ -104,14 +104,14 @@ async fn reach_when_idle(
     if !run(client, server, "LISTEN fencegate", reported).await? {
         return unproved("the session cannot listen for a notification");
     }
-    let (fence, who, payload) = (database.fence.clone(), identity.clone(), process_payload(identity));
+    let (fence, identity, payload) = (database.fence.clone(), identity.clone(), process_payload(identity));
     let failure = Arc::new(Mutex::new(Some("no control connection has answered".to_owned())));
     let last_failure = failure.clone();
     // A control connection may be reconnecting to another server.
     let notifying = context.shared().background.spawn(async move {
         let notify = async {
             loop {
-                let notified = fence.notify_process(&who).await;
+                let notified = fence.notify_process(&identity).await;
                 *last_failure.lock() = notified.err().map(|error| error.to_string());
                 sleep(PAUSE).await;
             }

@@ -269,7 +269,7 @@ impl Context {
             let seen = match database.known_stale(&resource.name, *token) {
                 Some(highest) => Err(FenceError::Stale { resource: resource.name.clone(), presented: *token, highest }),
                 None => {
-                    let raise = if *may_raise { Raise::WhoMay(&claim) } else { Raise::Never };
+                    let raise = if *may_raise { Raise::IfPermitted(&claim) } else { Raise::Never };
                     database.observe(&fence, resource, *token, raise).await
                 }
             };

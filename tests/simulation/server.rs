@@ -113,7 +113,7 @@ impl Signals {
 
 /// A connection to the server, from the client's side.
 pub struct Connection {
-    pub who: Identity,
+    pub identity: Identity,
     pub writer: Writer,
     pub reader: Reader,
 }
@@ -125,8 +125,8 @@ pub fn qualified(table: Table) -> QualifiedName {
 
 impl Server {
     pub fn new() -> Self {
-        let who = identity(0, 0, 0);
-        let store = simulated::Server::new(1_000_000, &who, Table::ALL.map(qualified));
+        let identity = identity(0, 0, 0);
+        let store = simulated::Server::new(1_000_000, &identity, Table::ALL.map(qualified));
         store.end_late();
         Server { store, released: Notify::new(), state: Mutex::default() }
     }
@@ -160,14 +160,14 @@ impl Server {
         // The lowest free number, so that pids are reused soon.
         let pid = (100..).find(|pid| !state.processes.contains_key(pid)).unwrap();
         state.begun += 1;
-        let who = identity(pid, state.begun, state.starts);
-        self.store.begin_process(&who);
+        let identity = identity(pid, state.begun, state.starts);
+        self.store.begin_process(&identity);
         let signals = Arc::new(Signals::default());
         let connection = (from_client, to_client);
-        let process = Process::new(world, (by, session), who.clone(), connection, signals.clone(), value);
+        let process = Process::new(world, (by, session), identity.clone(), connection, signals.clone(), value);
         let task = tokio::spawn(Box::pin(process.run())).abort_handle();
-        state.processes.insert(pid, Running { start: who.backend_start.clone(), signals, task });
-        Connection { who, writer: to_server, reader: from_server }
+        state.processes.insert(pid, Running { start: identity.backend_start.clone(), signals, task });
+        Connection { identity, writer: to_server, reader: from_server }
     }
 
     /// The process has ended.

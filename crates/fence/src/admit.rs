@@ -56,10 +56,10 @@ pub(super) async fn admit(
     raise: Raise<'_>,
 ) -> Result<(), FenceError> {
     let unknown = |error: &IdentityError| FenceError::unavailable(&resource.name, error.clone().into());
-    let who = session.identity.as_ref().map_err(unknown)?;
+    let identity = session.identity.as_ref().map_err(unknown)?;
     let _one_at_a_time = session.admitting.lock().await;
     session.set_asking(Some((resource.name.clone(), token)));
-    let outcome = admit_process(context, state, Raising { session, who }, resource, token, raise).await;
+    let outcome = admit_process(context, state, Raising { session, identity }, resource, token, raise).await;
     session.set_asking(None);
     outcome
 }
@@ -72,12 +72,12 @@ async fn admit_process(
     token: Token,
     raise: Raise<'_>,
 ) -> Result<(), FenceError> {
-    let Raising { session, who } = raising;
+    let Raising { session, identity } = raising;
     let unavailable = |obstacle| FenceError::unavailable(&resource.name, obstacle);
     let deadline = Instant::now() + LIMIT;
     make_room(context, raising, resource, 1).await?;
     while Instant::now() < deadline {
-        if !context.sessions.has(who) {
+        if !context.sessions.has(identity) {
             return Err(unavailable(Obstacle::Unregistered));
         }
         // Policies may have been reloaded. The session judges the messages that it holds back by the new policies.
@@ -85,7 +85,7 @@ async fn admit_process(
         let in_force = is_past.then(|| context.policies.find(&resource.name)).flatten();
         let resource = in_force.as_ref().unwrap_or(resource);
         // The token probably has to be raised. Let the session determine its role first and retry: this saves one Query.
-        if let Raise::WhoMay(Claim { role: None, .. }) = raise
+        if let Raise::IfPermitted(Claim { role: None, .. }) = raise
             && context.memory.is_below(&resource.name, token)
         {
             return Err(FenceError::RoleUnknown { resource: resource.name.clone() });
@@ -96,10 +96,10 @@ async fn admit_process(
         {
             return Ok(());
         }
-        match verdict(context, who, resource, token).await? {
+        match verdict(context, identity, resource, token).await? {
             AdmitDecision::Admitted { row, is_new } => {
                 // Before the session may use the admission. A drain in between revokes it, and `record` notices that.
-                let confirmed = confirm_epoch(context, who, resource, row.epoch).await;
+                let confirmed = confirm_epoch(context, identity, resource, row.epoch).await;
                 if confirmed.is_ok() && record(context, raising, resource, row.epoch, revocations) {
                     context.environment.metrics.admissions.inc();
                     return Ok(());
@@ -120,7 +120,7 @@ async fn admit_process(
                 // Check both before raising a token or terminating a process. Concurrently, because neither changes anything.
                 let (written, permitted) = tokio::join!(refuse_if_written(&advance), async {
                     match raise {
-                        Raise::WhoMay(claim) => permits(context, claim, resource, token).await,
+                        Raise::IfPermitted(claim) => permits(context, claim, resource, token).await,
                         _ => Ok(()),
                     }
                 });
@@ -128,7 +128,7 @@ async fn admit_process(
                 permitted?;
                 // Before the resource's lock, so that sessions that do not need etcd never wait for it.
                 may_raise(context, resource, target).await?;
-                context.memory.confirmed.confirm(who, resource, target);
+                context.memory.confirmed.confirm(identity, resource, target);
                 in_turn(&state.resource_locks, resource, deadline, advance::raise(&advance, current, deadline)).await?;
             }
             AdmitDecision::Undrained(epoch) => {
@@ -169,7 +169,7 @@ pub(super) fn record(
     epoch: Epoch,
     revocations: u64,
 ) -> bool {
-    if !context.sessions.has(raising.who) {
+    if !context.sessions.has(raising.identity) {
         return false;
     }
     raising.session.present(&resource.name, Presented { epoch, lock_name: resource.lock_name().to_owned() });
@@ -178,18 +178,19 @@ pub(super) fn record(
 
 async fn verdict(
     context: Context<'_>,
-    who: &Identity,
+    identity: &Identity,
     resource: &Resource,
     token: Token,
 ) -> Result<AdmitDecision, FenceError> {
-    let report = about(resource, context.store().admit(who, resource, token, context.policies.loaded(resource)).await)?;
+    let report =
+        about(resource, context.store().admit(identity, resource, token, context.policies.loaded(resource)).await)?;
     if report.unfenceable.is_none() {
-        context.memory.confirmed.server_accepts_writes(who);
+        context.memory.confirmed.server_accepts_writes(identity);
     }
     if let Some((_, recorded)) = &report.current {
         note_superseded(context, resource, *recorded == Recorded::Others);
     }
-    let verdict = decide(report, who.pid, resource, token);
+    let verdict = decide(report, identity.pid, resource, token);
     match &verdict {
         AdmitDecision::Admitted { row: AdmissionRow { epoch: current, .. }, .. }
         | AdmitDecision::Refused(FenceError::Stale { highest: current, .. }) => {
@@ -247,7 +248,7 @@ async fn admit_first(
     let Some(first) = state.first_token(context, raising, resource, token, raise).await? else { return Ok(None) };
     let began = Instant::now();
     let Ok(Some(row)) = timeout_at(deadline, state.first_tokens.admit(context, first)).await else { return Ok(None) };
-    note_first(context, raising.who, resource, row.epoch, began.elapsed());
+    note_first(context, raising.identity, resource, row.epoch, began.elapsed());
     context.environment.metrics.admissions.inc();
     Ok(Some(row))
 }

@@ -70,7 +70,7 @@ pub(super) async fn drain(advance: &Advance<'_>, deadline: Instant) -> Result<()
         let (deleted, holders) = tokio::join!(delete_dead(advance, &signalled), advance.holders());
         deleted?;
         let mut holders = holders?;
-        let is_its = |holder: &Holder, it: &Raising<'_>| holder.row.key() == key(it.who) && !holder.row.ending;
+        let is_its = |holder: &Holder, it: &Raising<'_>| holder.row.key() == key(it.identity) && !holder.row.ending;
         if let Some(raising) = advance.raising.filter(|it| holders.iter().any(|holder| is_its(holder, it))) {
             // It keeps its process and whatever it has locked: its row is replaced, not drained.
             refuse_if_written(advance).await?;
@@ -145,13 +145,13 @@ pub(super) async fn refuse_if_written(advance: &Advance<'_>) -> Result<(), Fence
         return Ok(());
     }
     // A write that the query string does not show was seen by the guard.
-    let written = advance.context.store().guarded_write(advance.resource, raising.who.pid).await;
+    let written = advance.context.store().guarded_write(advance.resource, raising.identity.pid).await;
     refuse_under(advance, advance.about(written)?)
 }
 
 /// Returns LF003 if the session's process is admitted below the epoch.
 async fn refuse_if_held(advance: &Advance<'_>) -> Result<(), FenceError> {
-    let own = advance.raising.map(|it| key(it.who));
+    let own = advance.raising.map(|it| key(it.identity));
     let holders = advance.holders().await?;
     let held = holders.iter().filter(|holder| Some(holder.row.key()) == own).map(|holder| holder.row.epoch);
     refuse_under(advance, held.max())
@@ -177,7 +177,7 @@ fn described(holders: Vec<Holder>) -> Vec<Blocker> {
     let more = holders.len().saturating_sub(DESCRIBED);
     let mut left: Vec<_> = holders.into_iter().take(DESCRIBED).map(|holder| holder.blocker).collect();
     if more > 0 {
-        left.push(Blocker { who: format!("{more} more"), query: String::new() });
+        left.push(Blocker { holder: format!("{more} more"), query: String::new() });
     }
     left
 }

@@ -49,18 +49,18 @@ pub(super) async fn may_raise(context: Context<'_>, resource: &Resource, target:
 
 /// Checks whether the current epoch can be trusted. A promoted standby and a restored backup may lack later epochs, which the
 /// issuer still knows. Queries the issuer once for each resource, proxy process and start of the server. The caller's Admit
-/// has seen that the server of `who` accepts writes. Cancel-safe.
+/// has seen that the server of `identity` accepts writes. Cancel-safe.
 ///
 /// # Errors
 /// LF001 if the issuer has issued a higher token; LF005 if the election has no leader or a lower one; LF006 if the issuer does
 /// not answer.
 pub(super) async fn confirm_epoch(
     context: Context<'_>,
-    who: &Identity,
+    identity: &Identity,
     resource: &Resource,
     epoch: Epoch,
 ) -> Result<(), FenceError> {
-    if context.memory.confirmed.covers(who, resource, epoch) {
+    if context.memory.confirmed.covers(identity, resource, epoch) {
         return Ok(());
     }
     match may_raise(context, resource, epoch).await {
@@ -68,7 +68,7 @@ pub(super) async fn confirm_epoch(
         Err(FenceError::Unissued { .. }) if resource.lease().is_some() => {}
         answer => answer?,
     }
-    context.memory.confirmed.confirm(who, resource, epoch);
+    context.memory.confirmed.confirm(identity, resource, epoch);
     Ok(())
 }
 

@@ -245,47 +245,47 @@ struct Postmaster {
 }
 
 impl Postmaster {
-    fn is_of(&self, who: &Identity) -> bool {
-        self.system_identifier == who.system_identifier && self.start == who.postmaster_start
+    fn is_of(&self, identity: &Identity) -> bool {
+        self.system_identifier == identity.system_identifier && self.start == identity.postmaster_start
     }
 }
 
 impl State {
-    fn is_here(&self, who: &Identity) -> bool {
-        self.server.as_ref().is_some_and(|server| server.is_of(who))
+    fn is_here(&self, identity: &Identity) -> bool {
+        self.server.as_ref().is_some_and(|server| server.is_of(identity))
     }
 }
 
 impl Confirmed {
     /// Admit has seen that the server of this process accepts writes. Forgets confirmations of another server.
-    pub(super) fn server_accepts_writes(&self, who: &Identity) {
+    pub(super) fn server_accepts_writes(&self, identity: &Identity) {
         let mut state = self.0.lock();
-        if !state.is_here(who) {
-            let (system_identifier, start) = (who.system_identifier.clone(), who.postmaster_start.clone());
+        if !state.is_here(identity) {
+            let (system_identifier, start) = (identity.system_identifier.clone(), identity.postmaster_start.clone());
             *state = State { server: Some(Postmaster { system_identifier, start }), epochs: Recent::default() };
         }
     }
 
     /// Returns true if the server of this process has been seen to accept writes.
-    pub(super) fn is_known(&self, who: &Identity) -> bool {
-        self.0.lock().is_here(who)
+    pub(super) fn is_known(&self, identity: &Identity) -> bool {
+        self.0.lock().is_here(identity)
     }
 
     /// Records that the resource's issuer has confirmed the epoch, in a query that began after
     /// [`Self::server_accepts_writes`]. Ignores a resource without an issuer.
-    pub(super) fn confirm(&self, who: &Identity, resource: &Resource, epoch: Epoch) {
+    pub(super) fn confirm(&self, identity: &Identity, resource: &Resource, epoch: Epoch) {
         let mut state = self.0.lock();
-        if let Some(issuer) = resource.issuer.as_ref().filter(|_| state.is_here(who)) {
+        if let Some(issuer) = resource.issuer.as_ref().filter(|_| state.is_here(identity)) {
             state.epochs.insert(&resource.name, (epoch, issuer.clone()));
         }
     }
 
     /// Returns true if the resource's issuer has confirmed this epoch, or one below it, on the server of this process. Also if
     /// the resource has no issuer.
-    pub(super) fn covers(&self, who: &Identity, resource: &Resource, epoch: Epoch) -> bool {
+    pub(super) fn covers(&self, identity: &Identity, resource: &Resource, epoch: Epoch) -> bool {
         let Some(issuer) = &resource.issuer else { return true };
         let state = self.0.lock();
-        state.is_here(who) && state.epochs.get(&resource.name).is_some_and(|(it, by)| *it <= epoch && by == issuer)
+        state.is_here(identity) && state.epochs.get(&resource.name).is_some_and(|(it, by)| *it <= epoch && by == issuer)
     }
 }
 

@@ -224,15 +224,15 @@ impl Remedy {
 
 /// A reason with the descriptions of its blockers.
 pub(super) fn named(how: &str, by: &[Blocker]) -> String {
-    let who: Vec<_> = by.iter().map(|blocker| blocker.who.as_str()).collect();
-    format!("{how}: {}", who.join("; "))
+    let holders: Vec<_> = by.iter().map(|blocker| blocker.holder.as_str()).collect();
+    format!("{how}: {}", holders.join("; "))
 }
 
 /// A blocking process or prepared transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
     /// Its description, for messages.
-    pub who: String,
+    pub holder: String,
     /// Its query. Empty for a prepared transaction.
     pub query: String,
 }
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn each_obstacle_reaches_the_client_with_its_remedy() {
         let election = || "/jobs".parse().expect("a name");
-        let by = || vec![Blocker { who: "process 7".to_owned(), query: "LOCK TABLE t".to_owned() }];
+        let by = || vec![Blocker { holder: "process 7".to_owned(), query: "LOCK TABLE t".to_owned() }];
         let process = |fault| Obstacle::Process { pid: 3, fault };
         let timeout = |waits_for| {
             let value = "5s".to_owned();

@@ -38,24 +38,24 @@ pub(super) async fn observe(
     raise: Raise<'_>,
 ) -> Result<(), FenceError> {
     let unknown = |error: &IdentityError| FenceError::unavailable(&resource.name, error.clone().into());
-    let who = session.identity.as_ref().map_err(unknown)?;
+    let identity = session.identity.as_ref().map_err(unknown)?;
     let report =
-        about(resource, context.store().admit(who, resource, NOBODYS, context.policies.loaded(resource)).await)?;
+        about(resource, context.store().admit(identity, resource, NOBODYS, context.policies.loaded(resource)).await)?;
     let is_superseded = matches!(report.current, Some((_, Recorded::Others))) && context.policies.is_in_force(resource);
     let highest = report.current.map(|(row, _)| row.epoch);
     let mut noted = take_note(context, resource, token, highest, raise).await;
     if report.unfenceable.is_none() {
-        context.memory.confirmed.server_accepts_writes(who);
+        context.memory.confirmed.server_accepts_writes(identity);
         if let Some(highest) = highest.filter(|it| it.token == token && noted.is_ok()) {
-            noted = confirm_epoch(context, who, resource, highest).await;
+            noted = confirm_epoch(context, identity, resource, highest).await;
         }
     }
     if let Some(fault) = report.unfenceable {
         // The process may be missing because the session has just ended. No caller waits for this, so wait until the proxy
         // would have noticed.
         sleep(ENDING).await;
-        if context.sessions.has(who) {
-            return Err(FenceError::unavailable(&resource.name, Obstacle::Process { pid: who.pid, fault }));
+        if context.sessions.has(identity) {
+            return Err(FenceError::unavailable(&resource.name, Obstacle::Process { pid: identity.pid, fault }));
         }
     }
     if is_superseded && noted.is_ok() {
@@ -85,7 +85,7 @@ async fn take_note(
     }
     match raise {
         Raise::Freely => {}
-        Raise::WhoMay(claim) => permits(context, claim, resource, token).await?,
+        Raise::IfPermitted(claim) => permits(context, claim, resource, token).await?,
         Raise::Never => {
             let (resource, highest) = (resource.name.clone(), highest.map(|epoch| epoch.token));
             return Err(FenceError::NotInForce { resource, presented: token, highest });

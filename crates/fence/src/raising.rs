@@ -48,7 +48,7 @@ pub enum Raise<'a> {
     /// Always.
     Freely,
     /// If the server would permit the session's role to do what the claim describes.
-    WhoMay(&'a Claim),
+    IfPermitted(&'a Claim),
     /// Never: the token must already be the epoch's.
     Never,
 }
@@ -123,7 +123,7 @@ impl RaisingState {
     pub(super) async fn first_token(
         &self,
         context: Context<'_>,
-        Raising { session, who }: Raising<'_>,
+        Raising { session, identity }: Raising<'_>,
         resource: &Arc<Resource>,
         token: Token,
         raise: Raise<'_>,
@@ -134,12 +134,12 @@ impl RaisingState {
             return Ok(None);
         }
         // Until an Admit has seen that the server accepts writes, the issuer's answer may be from before a promotion.
-        if resource.issuer.is_some() && !context.memory.confirmed.is_known(who) {
+        if resource.issuer.is_some() && !context.memory.confirmed.is_known(identity) {
             return Ok(None);
         }
         match raise {
             Raise::Freely => {}
-            Raise::WhoMay(claim) => match self.permitted.permits(context, claim, resource, token).await {
+            Raise::IfPermitted(claim) => match self.permitted.permits(context, claim, resource, token).await {
                 Ok(()) => {}
                 Err(unknown @ FenceError::RoleUnknown { .. }) => return Err(unknown),
                 Err(_) => return Ok(None),
@@ -148,14 +148,20 @@ impl RaisingState {
         }
         let may_raise = may_raise(context, resource, Epoch { generation: 1, token }).await;
         let loaded = context.policies.loaded(resource);
-        Ok(may_raise.is_ok().then(|| First { who: who.clone(), resource: resource.clone(), token, loaded }))
+        Ok(may_raise.is_ok().then(|| First { identity: identity.clone(), resource: resource.clone(), token, loaded }))
     }
 }
 
 /// Remembers a first epoch that was created for this process.
-pub(super) fn note_first(context: Context<'_>, who: &Identity, resource: &Resource, epoch: Epoch, waited: Duration) {
+pub(super) fn note_first(
+    context: Context<'_>,
+    identity: &Identity,
+    resource: &Resource,
+    epoch: Epoch,
+    waited: Duration,
+) {
     context.memory.learn(&resource.name, epoch);
-    context.memory.confirmed.confirm(who, resource, epoch);
+    context.memory.confirmed.confirm(identity, resource, epoch);
     context.advance(resource, epoch).log_advanced(waited);
 }
 

@@ -19,8 +19,8 @@ pub(super) struct Registry {
 }
 
 /// The server process of a session.
-pub(super) fn key(who: &Identity) -> Key {
-    (who.pid, who.backend_start.clone())
+pub(super) fn key(identity: &Identity) -> Key {
+    (identity.pid, identity.backend_start.clone())
 }
 
 impl Registry {
@@ -49,8 +49,8 @@ impl Registry {
     }
 
     /// Returns true if the session of the server process is registered.
-    pub(super) fn has(&self, who: &Identity) -> bool {
-        self.sessions.contains_key(&key(who))
+    pub(super) fn has(&self, identity: &Identity) -> bool {
+        self.sessions.contains_key(&key(identity))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -99,22 +99,22 @@ mod tests {
         Identity { pid, backend_start, system_identifier: same(), postmaster_start: same() }
     }
 
-    fn registered(sessions: &Registry, who: &Identity) -> Arc<SessionFence> {
-        let session = Arc::new(SessionFence::new(Ok(who.clone())));
-        sessions.insert(key(who), session.clone());
+    fn registered(sessions: &Registry, identity: &Identity) -> Arc<SessionFence> {
+        let session = Arc::new(SessionFence::new(Ok(identity.clone())));
+        sessions.insert(key(identity), session.clone());
         session
     }
 
     #[test]
     fn a_process_is_found_by_its_pid_and_its_start() {
-        let (sessions, who) = (Registry::default(), process(1, "1"));
-        let session = registered(&sessions, &who);
-        assert!(sessions.get(&key(&who)).is_some_and(|found| Arc::ptr_eq(&found, &session)));
+        let (sessions, identity) = (Registry::default(), process(1, "1"));
+        let session = registered(&sessions, &identity);
+        assert!(sessions.get(&key(&identity)).is_some_and(|found| Arc::ptr_eq(&found, &session)));
         let later = process(1, "2");
-        assert!(sessions.has(&who) && !sessions.has(&later) && sessions.get(&key(&later)).is_none());
+        assert!(sessions.has(&identity) && !sessions.has(&later) && sessions.get(&key(&later)).is_none());
         assert!(!sessions.remove(&key(&later)));
-        assert_eq!((sessions.len(), sessions.keys()), (1, vec![key(&who)]));
-        assert!(sessions.remove(&key(&who)) && sessions.is_empty());
+        assert_eq!((sessions.len(), sessions.keys()), (1, vec![key(&identity)]));
+        assert!(sessions.remove(&key(&identity)) && sessions.is_empty());
     }
 
     #[test]
@@ -132,13 +132,13 @@ mod tests {
 
     #[test]
     fn a_released_resource_is_no_longer_presented() {
-        let (sessions, who) = (Registry::default(), process(1, "1"));
-        let session = registered(&sessions, &who);
+        let (sessions, identity) = (Registry::default(), process(1, "1"));
+        let session = registered(&sessions, &identity);
         session.present("r", Presented { epoch: SEVEN, lock_name: "r".to_owned() });
         sessions.released(&key(&process(2, "1")), "r", SEVEN);
-        sessions.released(&key(&who), "r", Epoch { token: 6, ..SEVEN });
+        sessions.released(&key(&identity), "r", Epoch { token: 6, ..SEVEN });
         assert_eq!(sessions.presented(), BTreeSet::from(["r".to_owned()]));
-        sessions.released(&key(&who), "r", SEVEN);
+        sessions.released(&key(&identity), "r", SEVEN);
         assert!(sessions.presented().is_empty());
     }
 

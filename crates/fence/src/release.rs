@@ -55,11 +55,11 @@ pub(super) async fn spare(advance: &Advance<'_>, rows: &[AdmissionRow]) -> Resul
 ///
 /// Ignores failures: the drain takes care of the rows, and the next Admit of many. Cancel-safe.
 pub(super) async fn release(context: Context<'_>, session: &SessionFence) {
-    let Ok(who) = &session.identity else { return };
+    let Ok(identity) = &session.identity else { return };
     if session.is_full()
         && session.activity() == Activity::Idle
         && let Ok(_no_admit) = session.admitting.try_lock()
-        && let Err(error) = give_up(context, Raising { session, who }, None).await
+        && let Err(error) = give_up(context, Raising { session, identity }, None).await
     {
         tracing::debug!(%error, "an idle session keeps its admissions");
     }
@@ -69,7 +69,7 @@ pub(super) async fn release(context: Context<'_>, session: &SessionFence) {
     if floors.is_empty() || session.activity() == Activity::Busy {
         return;
     }
-    let Ok(rows) = context.store().admissions_of(who).await else { return };
+    let Ok(rows) = context.store().admissions_of(identity).await else { return };
     for row in &rows {
         let Some(floor) = floors.get(&row.resource).filter(|floor| row.epoch < **floor) else { continue };
         if let Some(resource) = context.policies.find(&row.resource)
@@ -98,7 +98,7 @@ pub(super) async fn make_room(
         // As in `spare`: what was forwarded before has been answered, and nothing that may write is forwarded meanwhile.
         Activity::Waiting if session.has_room_for(more) => {}
         Activity::Waiting
-            if about(resource, context.store().lockers(resource, &[raising.who.pid]).await)?.is_empty() =>
+            if about(resource, context.store().lockers(resource, &[raising.identity.pid]).await)?.is_empty() =>
         {
             about(resource, give_up(context, raising, Some(resource.lock_name())).await)?;
         }
@@ -114,10 +114,10 @@ pub(super) async fn make_room(
 /// the revocation and deletes only these versions. A later Admit creates new versions, so a delayed DELETE does not affect it.
 async fn give_up(
     context: Context<'_>,
-    Raising { session, who }: Raising<'_>,
+    Raising { session, identity }: Raising<'_>,
     unlocked: Option<&str>,
 ) -> Result<(), StoreError> {
-    let rows = context.store().admissions_of(who).await?;
+    let rows = context.store().admissions_of(identity).await?;
     let Some(kept) = session.give_up(unlocked) else { return Ok(()) };
     let given_up = |row: &&AdmissionRow| {
         !kept.admissions.contains(&(row.resource.clone(), row.epoch)) && !kept.resources.contains(&row.resource)

@@ -36,7 +36,7 @@ pub(super) struct Context<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Raising<'a> {
     pub(super) session: &'a SessionFence,
-    pub(super) who: &'a Identity,
+    pub(super) identity: &'a Identity,
 }
 
 /// One advance of a resource to an epoch.

@@ -182,9 +182,9 @@ impl Proxy {
 
     /// A connected client.
     fn client(&self, pid: i32) -> Client {
-        let who = process(pid);
-        self.server.begin_process(&who);
-        let session = Arc::new(SessionFence::new(Ok(who)));
+        let identity = process(pid);
+        self.server.begin_process(&identity);
+        let session = Arc::new(SessionFence::new(Ok(identity)));
         let registration = Some(self.fence.register(session.clone()));
         Client { session, pid, registration }
     }
@@ -267,17 +267,17 @@ async fn only_a_permitted_role_raises_the_fence() {
         let never = format!("token 5 for resource {resource} is not in force yet");
         assert_eq!(proxy.admit_if(&client, resource, 5, Raise::Never).await, never);
         let unknown = format!("resource {resource}: the session's current role is unknown");
-        assert_eq!(proxy.admit_if(&client, resource, 5, Raise::WhoMay(&claim(None))).await, unknown);
+        assert_eq!(proxy.admit_if(&client, resource, 5, Raise::IfPermitted(&claim(None))).await, unknown);
         assert_eq!(proxy.epoch(resource), None);
         proxy.server.forbid("intern");
         let denied = format!("token 5 for resource {resource}: the session's role may not do this to table notes");
-        assert_eq!(proxy.admit_if(&client, resource, 5, Raise::WhoMay(&claim(Some("intern")))).await, denied);
+        assert_eq!(proxy.admit_if(&client, resource, 5, Raise::IfPermitted(&claim(Some("intern")))).await, denied);
         assert_eq!(proxy.epoch(resource), None);
-        assert_eq!(proxy.admit_if(&client, resource, 5, Raise::WhoMay(&claim(Some("app")))).await, "admitted");
+        assert_eq!(proxy.admit_if(&client, resource, 5, Raise::IfPermitted(&claim(Some("app")))).await, "admitted");
         // The token is in force, so no role is checked.
         for (pid, claim) in [(2, claim(None)), (3, claim(Some("intern")))] {
             let other = proxy.client(pid);
-            assert_eq!(proxy.admit_if(&other, resource, 5, Raise::WhoMay(&claim)).await, "admitted");
+            assert_eq!(proxy.admit_if(&other, resource, 5, Raise::IfPermitted(&claim)).await, "admitted");
             assert_eq!(proxy.admit_if(&other, resource, 5, Raise::Never).await, "admitted");
         }
         let refusal = proxy.fence.admit_if(&client.session, &proxy.resource(resource), 6, Raise::Never).await;
@@ -296,8 +296,8 @@ async fn a_token_is_not_raised_before_the_role_is_known() {
     let client = one.client(3);
     until(|| one.fence.known_stale("notes", 5).is_some()).await;
     let unknown = "resource notes: the session's current role is unknown";
-    assert_eq!(one.admit_if(&client, "notes", 7, Raise::WhoMay(&claim(None))).await, unknown);
-    assert_eq!(one.admit_if(&client, "notes", 6, Raise::WhoMay(&claim(None))).await, "admitted");
+    assert_eq!(one.admit_if(&client, "notes", 7, Raise::IfPermitted(&claim(None))).await, unknown);
+    assert_eq!(one.admit_if(&client, "notes", 6, Raise::IfPermitted(&claim(None))).await, "admitted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -323,13 +323,13 @@ async fn a_permission_is_checked_again_after_a_second() {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.client(1);
     let app = claim(Some("app"));
-    assert_eq!(proxy.admit_if(&client, "shard/1", 5, Raise::WhoMay(&app)).await, "admitted");
+    assert_eq!(proxy.admit_if(&client, "shard/1", 5, Raise::IfPermitted(&app)).await, "admitted");
     proxy.server.forbid("app");
-    assert_eq!(proxy.admit_if(&client, "shard/2", 5, Raise::WhoMay(&app)).await, "admitted");
+    assert_eq!(proxy.admit_if(&client, "shard/2", 5, Raise::IfPermitted(&app)).await, "admitted");
     let other = Claim { login: "other".to_owned(), ..app.clone() };
-    assert!(proxy.admit_if(&client, "shard/3", 5, Raise::WhoMay(&other)).await.contains("may not do this"));
+    assert!(proxy.admit_if(&client, "shard/3", 5, Raise::IfPermitted(&other)).await.contains("may not do this"));
     sleep(Duration::from_secs(1)).await;
-    assert!(proxy.admit_if(&client, "shard/3", 5, Raise::WhoMay(&app)).await.contains("may not do this"));
+    assert!(proxy.admit_if(&client, "shard/3", 5, Raise::IfPermitted(&app)).await.contains("may not do this"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,8 +36,8 @@ pub(super) async fn admit(
     session: &SessionFence,
     wanted: &[Wanted<'_>],
 ) -> Result<(), FenceError> {
-    let (Some((first, ..)), Ok(who)) = (wanted.first(), &session.identity) else { return Ok(()) };
-    let raising = Raising { session, who };
+    let (Some((first, ..)), Ok(identity)) = (wanted.first(), &session.identity) else { return Ok(()) };
+    let raising = Raising { session, identity };
     let _one_at_a_time = session.admitting.lock().await;
     // In this order, two sessions never wait for one another.
     let is_due = |(resource, token, _): &&Wanted| {
@@ -48,7 +48,7 @@ pub(super) async fn admit(
     make_room(context, raising, first, due.len()).await?;
     let due: Vec<&Wanted> = due.into_values().collect();
     for some in due.chunks(MOST_TOGETHER) {
-        if !context.sessions.has(who) {
+        if !context.sessions.has(identity) {
             break;
         }
         let revocations = session.revocations();
@@ -79,7 +79,7 @@ async fn admit_firsts(
     let mut rows: HashMap<String, AdmissionRow> = rows.into_iter().map(|row| (row.resource.clone(), row)).collect();
     for First { resource, .. } in &firsts {
         let Some(row) = rows.get(&resource.name) else { continue };
-        note_first(context, raising.who, resource, row.epoch, began.elapsed());
+        note_first(context, raising.identity, resource, row.epoch, began.elapsed());
         if record(context, raising, resource, row.epoch, revocations) {
             context.environment.metrics.admissions.inc();
         } else {
@@ -92,7 +92,7 @@ async fn admit_firsts(
 
 /// Admits the process to those of the resources whose epochs are in force under the tokens. Ignores failures: Admit reports them.
 async fn admit_current(context: Context<'_>, raising: Raising<'_>, wanted: &[&Wanted<'_>]) {
-    let Raising { session, who } = raising;
+    let Raising { session, identity } = raising;
     let is_expected = |(resource, token, _): &&&Wanted| {
         context.memory.last_read(&resource.name).is_none_or(|known| known.token == *token)
     };
@@ -102,9 +102,9 @@ async fn admit_current(context: Context<'_>, raising: Raising<'_>, wanted: &[&Wa
         return;
     }
     let revocations = session.revocations();
-    let Ok(rows) = context.store().admit_current(who, &asked).await else { return };
+    let Ok(rows) = context.store().admit_current(identity, &asked).await else { return };
     if !rows.is_empty() {
-        context.memory.confirmed.server_accepts_writes(who);
+        context.memory.confirmed.server_accepts_writes(identity);
     }
     let resources: HashMap<&str, &Resource> = asked.iter().map(|(it, _)| (it.name.as_str(), *it)).collect();
     let mut unused = Vec::new();
@@ -112,7 +112,7 @@ async fn admit_current(context: Context<'_>, raising: Raising<'_>, wanted: &[&Wa
         let Some(resource) = resources.get(row.resource.as_str()) else { continue };
         context.memory.learn(&resource.name, row.epoch);
         // Before the session may use the admission, as in `admit.rs`.
-        let is_confirmed = confirm_epoch(context, who, resource, row.epoch).await.is_ok();
+        let is_confirmed = confirm_epoch(context, identity, resource, row.epoch).await.is_ok();
         if is_confirmed && record(context, raising, resource, row.epoch, revocations) {
             context.environment.metrics.admissions.inc();
         } else if *is_new {

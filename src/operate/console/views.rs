@@ -60,7 +60,7 @@ pub(super) async fn show_databases(console: &Console) -> ResultSet {
     while let Some((database, found)) = asked.next().await {
         match found {
             Ok(None) => {}
-            Ok(Some(who)) => drop(locked.insert(database.name().to_owned(), who)),
+            Ok(Some(identity)) => drop(locked.insert(database.name().to_owned(), identity)),
             Err(reason) => notices.extend(unreadable(&policies, &database, &reason)),
         }
     }

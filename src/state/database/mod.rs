@@ -204,7 +204,7 @@ impl SharedDatabase {
 }
 
 fn raise<'c>(need: &Need, claim: &'c Claim) -> Raise<'c> {
-    if need.may_raise { Raise::WhoMay(claim) } else { Raise::Never }
+    if need.may_raise { Raise::IfPermitted(claim) } else { Raise::Never }
 }
 
 /// Why the policies are not recorded.

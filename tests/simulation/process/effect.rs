@@ -93,7 +93,7 @@ impl Process {
 
     /// No client ends a prepared transaction.
     fn prepare(&mut self, gid: u32) {
-        let (world, pid) = (self.world.clone(), self.who.pid);
+        let (world, pid) = (self.world.clone(), self.identity.pid);
         let Transaction { writes, views, .. } = self.transaction.take().unwrap();
         if writes.iter().any(|write| write.fence.table.is_fenced()) {
             world.judge.object("writes to a fenced table are prepared".to_owned());
@@ -172,7 +172,7 @@ impl Process {
 
     pub(super) fn commit(&mut self) {
         let Some(Transaction { writes, views, .. }) = self.transaction.take() else { return };
-        let (world, pid) = (self.world.clone(), self.who.pid);
+        let (world, pid) = (self.world.clone(), self.identity.pid);
         for write in writes.iter().filter(|write| write.fence.table.is_fenced()) {
             let admitted = world.server.store.admissions(pid, write.fence.name());
             if write.epoch.is_none_or(|epoch| !admitted.contains(&epoch)) {
@@ -202,8 +202,8 @@ impl Process {
     }
 
     fn let_go(&self) {
-        self.world.server.store.end_transaction(self.who.pid);
-        self.world.server.unlock(self.who.pid);
+        self.world.server.store.end_transaction(self.identity.pid);
+        self.world.server.unlock(self.identity.pid);
     }
 
     /// A statement has failed, and with it the transaction.

@@ -22,7 +22,7 @@ use transaction::{Setting, Transaction};
 
 pub struct Process {
     world: Arc<World>,
-    who: Identity,
+    identity: Identity,
     /// The proxy of the session, and the session's number.
     by: String,
     session: u64,
@@ -64,7 +64,7 @@ impl Process {
     pub fn new(
         world: &Arc<World>,
         (by, session): (&str, u64),
-        who: Identity,
+        identity: Identity,
         (input, output): (Reader, Writer),
         signals: Arc<Signals>,
         value: Option<String>,
@@ -72,7 +72,7 @@ impl Process {
         Process {
             dice: world.dice(),
             world: world.clone(),
-            who,
+            identity,
             by: by.to_owned(),
             session,
             input,
@@ -108,7 +108,7 @@ impl Process {
         if let Some(trouble) = end.filter(|_| self.dice.chance(80)) {
             self.say_error(&trouble);
         }
-        let pid = self.who.pid;
+        let pid = self.identity.pid;
         self.world.say(|| format!("process {pid} ends"));
         self.world.server.ended(pid);
     }

@@ -84,7 +84,7 @@ impl Process {
         loop {
             let world = self.world.clone();
             let released = world.server.released.notified();
-            match world.server.lock(self.who.pid, thing, mode) {
+            match world.server.lock(self.identity.pid, thing, mode) {
                 Ok(()) => return Ok(()),
                 Err(Taken::Deadlock) => return Err(trouble("40P01", "deadlock detected")),
                 Err(Taken::ByOthers) => tokio::select! {
@@ -112,13 +112,13 @@ impl Process {
 
     /// The epoch under which the process may write.
     fn admission(&self, fence: Fence) -> Option<Epoch> {
-        self.token(fence).and_then(|token| self.world.server.admission(self.who.pid, fence, token))
+        self.token(fence).and_then(|token| self.world.server.admission(self.identity.pid, fence, token))
     }
 
     /// Records a lock on rows of the table or on the whole table. A session with a token locks under an admission, and
     /// its successor waits.
     fn note_lock(&self, fence: Fence) {
-        let (world, pid) = (&self.world, self.who.pid);
+        let (world, pid) = (&self.world, self.identity.pid);
         if self.token(fence).is_some() && self.admission(fence).is_none() {
             world.judge.object(format!("process {pid} presents a token and locks {}, not admitted", fence.name()));
         }
@@ -130,7 +130,7 @@ impl Process {
 
     /// A write takes effect under an admission of this process.
     fn write(&mut self, fence: Fence, id: u64, row: Option<(Table, u8)>) -> Result<(), Diagnosis> {
-        let (world, pid, epoch) = (self.world.clone(), self.who.pid, self.admission(fence));
+        let (world, pid, epoch) = (self.world.clone(), self.identity.pid, self.admission(fence));
         if fence.table.is_fenced() && epoch.is_none() {
             let value = self.setting.current();
             let why = format!("process {pid} writes {id} to {} under {value:?}, not admitted", fence.name());
@@ -177,7 +177,7 @@ impl Process {
     }
 
     fn process(&self) -> (i32, String) {
-        (self.who.pid, self.who.backend_start.clone())
+        (self.identity.pid, self.identity.backend_start.clone())
     }
 
     /// The view in this transaction.
@@ -199,7 +199,7 @@ impl Process {
             _ => {}
         }
         let (process, by, committed) = (self.process(), self.by.clone(), Instant::now());
-        self.world.say(|| format!("process {} has view {name} show {table:?}", self.who.pid));
+        self.world.say(|| format!("process {} has view {name} show {table:?}", self.identity.pid));
         self.world.judge.see("view defined");
         let view = table.map(|table| View { table, process, by, forwarded, committed });
         self.transaction().views.push((name, view));

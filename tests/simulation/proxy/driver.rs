@@ -39,15 +39,15 @@ pub(super) async fn serve(
     let mut dice = proxy.world.dice();
     proxy.gate.runs().await;
     moment(&mut dice).await;
-    let Connection { who, writer, reader } =
+    let Connection { identity, writer, reader } =
         proxy.world.server.connect(&proxy.world, &proxy.name, value.clone(), number);
-    pid.store(who.pid, Ordering::Relaxed);
-    proxy.world.say(|| format!("{} begins a session in process {} with {value:?}", proxy.name, who.pid));
+    pid.store(identity.pid, Ordering::Relaxed);
+    proxy.world.say(|| format!("{} begins a session in process {} with {value:?}", proxy.name, identity.pid));
     moment(&mut dice).await;
     proxy.downstream.fence.session_comes();
     let downstream = proxy.downstream.clone();
     timeout(PREPARE_LIMIT, tokio::spawn(async move { downstream.prepare().await })).await.ok();
-    let fence = Arc::new(SessionFence::new(Ok(who)));
+    let fence = Arc::new(SessionFence::new(Ok(identity)));
     let registration = proxy.downstream.fence.register(fence.clone());
     proxy.downstream.session_registered();
     let mut greeting = BytesMut::new();

@@ -136,20 +136,20 @@ macro_rules! change {
 
 #[async_trait]
 impl Store for Reached {
-    async fn admit(&self, who: &Identity, of: &Resource, token: Token, loaded: i64) -> Result<Report, StoreError> {
-        let (who, of) = (who.clone(), of.clone());
-        change!(self, inner => inner.admit(&who, &of, token, loaded).await)
+    async fn admit(&self, identity: &Identity, of: &Resource, token: Token, loaded: i64) -> Result<Report, StoreError> {
+        let (identity, of) = (identity.clone(), of.clone());
+        change!(self, inner => inner.admit(&identity, &of, token, loaded).await)
     }
 
     async fn admit_current(
         &self,
-        who: &Identity,
+        identity: &Identity,
         wanted: &[(&Resource, Token)],
     ) -> Result<Vec<(AdmissionRow, bool)>, StoreError> {
         let wanted: Vec<(Resource, Token)> = wanted.iter().map(|(of, token)| ((*of).clone(), *token)).collect();
-        let who = who.clone();
+        let identity = identity.clone();
         change!(self, inner => {
-            inner.admit_current(&who, &wanted.iter().map(|(of, token)| (of, *token)).collect::<Vec<_>>()).await
+            inner.admit_current(&identity, &wanted.iter().map(|(of, token)| (of, *token)).collect::<Vec<_>>()).await
         })
     }
 
@@ -251,8 +251,8 @@ impl Store for Reached {
         self.look(self.inner.guarded_write(resource, pid)).await
     }
 
-    async fn admissions_of(&self, who: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
-        self.look(self.inner.admissions_of(who)).await
+    async fn admissions_of(&self, identity: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
+        self.look(self.inner.admissions_of(identity)).await
     }
 
     async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError> {
@@ -345,8 +345,8 @@ impl Store for Reached {
         self.look(self.inner.announce_catalog()).await
     }
 
-    async fn notify_process(&self, who: &Identity) -> Result<(), StoreError> {
-        self.look(self.inner.notify_process(who)).await
+    async fn notify_process(&self, identity: &Identity) -> Result<(), StoreError> {
+        self.look(self.inner.notify_process(identity)).await
     }
 
     async fn beat(&self) -> Result<f64, StoreError> {

@@ -154,8 +154,8 @@ impl Database {
     /// The processes that have locked fencegate's tables in this database, if any. Leaves no connection open. Cancel-safe.
     pub async fn table_locks(&self) -> Result<Option<String>, StoreError> {
         let by = self.store.table_locks().await?;
-        let who: Vec<String> = by.into_iter().map(|it| it.who).collect();
-        Ok((!who.is_empty()).then(|| who.join("; ")))
+        let holders: Vec<String> = by.into_iter().map(|it| it.holder).collect();
+        Ok((!holders.is_empty()).then(|| holders.join("; ")))
     }
 
     /// Returns true if the database had no schema `fencegate` at the last attempt to connect.
@@ -247,8 +247,8 @@ impl Database {
     ///
     /// # Errors
     /// No control connection could send it.
-    pub async fn notify_process(&self, who: &Identity) -> Result<(), StoreError> {
-        self.context().store().notify_process(who).await
+    pub async fn notify_process(&self, identity: &Identity) -> Result<(), StoreError> {
+        self.context().store().notify_process(identity).await
     }
 
     /// The number of the connection that listens for announcements. 0: none does.

@@ -133,14 +133,14 @@ fn a_confirmation_is_for_one_postmaster() {
 /// A reload of the policies may change the issuer.
 #[test]
 fn a_confirmation_is_by_one_issuer() {
-    let (confirmed, who) = (Confirmed::default(), process_of("1"));
-    confirmed.server_accepts_writes(&who);
+    let (confirmed, identity) = (Confirmed::default(), process_of("1"));
+    confirmed.server_accepts_writes(&identity);
     let (without, with) = (resource(""), resource(", election: /r"));
-    confirmed.confirm(&who, &without, FIVE);
-    assert!(confirmed.covers(&who, &without, FIVE) && !confirmed.covers(&who, &with, FIVE));
-    confirmed.confirm(&who, &with, FIVE);
-    assert!(confirmed.covers(&who, &with, FIVE));
+    confirmed.confirm(&identity, &without, FIVE);
+    assert!(confirmed.covers(&identity, &without, FIVE) && !confirmed.covers(&identity, &with, FIVE));
+    confirmed.confirm(&identity, &with, FIVE);
+    assert!(confirmed.covers(&identity, &with, FIVE));
     for other in [", election: /s", ", lease: r"] {
-        assert!(!confirmed.covers(&who, &resource(other), FIVE), "{other}");
+        assert!(!confirmed.covers(&identity, &resource(other), FIVE), "{other}");
     }
 }

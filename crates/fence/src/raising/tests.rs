@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 fn first(pid: i32, resource: &Arc<Resource>) -> First {
     let (system_identifier, postmaster_start) = ("1".to_owned(), "1".to_owned());
-    let who = Identity { pid, backend_start: pid.to_string(), system_identifier, postmaster_start };
-    First { who, resource: resource.clone(), token: 5, loaded: 1 }
+    let identity = Identity { pid, backend_start: pid.to_string(), system_identifier, postmaster_start };
+    First { identity, resource: resource.clone(), token: 5, loaded: 1 }
 }
 
 fn shards(number: usize) -> Vec<Arc<Resource>> {
@@ -19,7 +19,7 @@ fn shards(number: usize) -> Vec<Arc<Resource>> {
 
 /// The processes of the next batch.
 fn next(tokens: &FirstTokens) -> Vec<i32> {
-    tokens.next().into_iter().map(|(first, _)| first.who.pid).collect()
+    tokens.next().into_iter().map(|(first, _)| first.identity.pid).collect()
 }
 
 #[test]

@@ -83,8 +83,8 @@ impl InMemory {
     }
 
     /// Records an admission.
-    fn admission(&self, state: &mut State, who: &Identity, resource: String, epoch: Epoch) -> AdmissionRow {
-        let (at, pid, backend_start) = (state.tick(), who.pid, who.backend_start.clone());
+    fn admission(&self, state: &mut State, identity: &Identity, resource: String, epoch: Epoch) -> AdmissionRow {
+        let (at, pid, backend_start) = (state.tick(), identity.pid, identity.backend_start.clone());
         let row = AdmissionRow { pid, backend_start, resource, epoch, version: version(at), ending: false };
         state.admissions.push(Admitted { row: row.clone(), proxy: self.proxy.clone(), at, is_copy: false });
         row
@@ -99,13 +99,13 @@ impl InMemory {
 impl Store for InMemory {
     async fn admit(
         &self,
-        who: &Identity,
+        identity: &Identity,
         resource: &Resource,
         token: Token,
         loaded: i64,
     ) -> Result<Report, StoreError> {
         let mut state = self.connected()?;
-        let unfenceable = state.unfenceable(who);
+        let unfenceable = state.unfenceable(identity);
         let Some(row) = state.epochs.get(&resource.name) else {
             return Ok(Report { unfenceable, current: None, admission: None });
         };
@@ -119,27 +119,29 @@ impl Store for InMemory {
         let is_due = epoch.token == token && row.drained && recorded == Recorded::Same && unfenceable.is_none();
         let admission = is_due.then(|| {
             let is_it = |it: &&mut Admitted| {
-                it.row.key() == (who.pid, who.backend_start.clone()) && it.row.resource == name && it.row.epoch == epoch
+                it.row.key() == (identity.pid, identity.backend_start.clone())
+                    && it.row.resource == name
+                    && it.row.epoch == epoch
             };
             let at = state.tick();
             if let Some(there) = state.admissions.iter_mut().find(is_it) {
                 (there.at, there.row.version, there.is_copy) = (at, version(at), false);
                 return (there.row.clone(), false);
             }
-            (self.admission(&mut state, who, name.clone(), epoch), true)
+            (self.admission(&mut state, identity, name.clone(), epoch), true)
         });
         Ok(Report { unfenceable, current, admission })
     }
 
     async fn admit_current(
         &self,
-        who: &Identity,
+        identity: &Identity,
         wanted: &[(&Resource, Token)],
     ) -> Result<Vec<(AdmissionRow, bool)>, StoreError> {
         let mut rows = Vec::new();
         for (resource, token) in wanted {
             // The load time matters only for policies that differ.
-            rows.extend(self.admit(who, resource, *token, 0).await?.admission);
+            rows.extend(self.admit(identity, resource, *token, 0).await?.admission);
         }
         Ok(rows)
     }
@@ -147,16 +149,16 @@ impl Store for InMemory {
     async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError> {
         let mut state = self.connected()?;
         let mut rows = Vec::new();
-        for First { who, resource, token, loaded } in firsts {
+        for First { identity, resource, token, loaded } in firsts {
             let (name, policy) = (resource.name.clone(), resource.fingerprint.clone());
             let is_vacant = !state.epochs.contains_key(&name)
                 && state.prepared.is_empty()
                 && state.admissions.iter().all(|it| it.row.resource != name);
             let is_issued = resource.lease().is_none_or(|lease| state.has_issued(lease, *token));
-            if is_vacant && is_issued && state.unfenceable(who).is_none() {
+            if is_vacant && is_issued && state.unfenceable(identity).is_none() {
                 let (epoch, updated) = (Epoch { generation: 1, token: *token }, state.tick());
                 state.epochs.insert(name.clone(), Row { epoch, drained: true, policy, loaded: *loaded, updated });
-                rows.push(self.admission(&mut state, who, name, epoch));
+                rows.push(self.admission(&mut state, identity, name, epoch));
             }
         }
         Ok(rows)
@@ -249,7 +251,7 @@ impl Store for InMemory {
     async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError> {
         let state = self.connected()?;
         let holder = |it: &Admitted| Holder {
-            blocker: Blocker { who: format!("process {}", it.row.pid), query: String::new() },
+            blocker: Blocker { holder: format!("process {}", it.row.pid), query: String::new() },
             row: it.row.clone(),
             proxy: it.proxy.clone(),
         };
@@ -324,10 +326,10 @@ impl Store for InMemory {
         Ok(state.epochs.get(&resource.name).filter(|_| passed && is_admitted).map(|row| row.epoch))
     }
 
-    async fn admissions_of(&self, who: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
+    async fn admissions_of(&self, identity: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
         let state = self.connected()?;
         let rows = state.admissions.iter().map(|it| it.row.clone());
-        Ok(rows.filter(|row| row.key() == (who.pid, who.backend_start.clone())).collect())
+        Ok(rows.filter(|row| row.key() == (identity.pid, identity.backend_start.clone())).collect())
     }
 
     async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError> {

@@ -130,9 +130,9 @@ impl Server {
     }
 
     /// Starts a server process.
-    pub fn begin_process(&self, who: &Identity) {
-        let process = Process { start: who.backend_start.clone(), transaction: None };
-        self.state().processes.insert(who.pid, process);
+    pub fn begin_process(&self, identity: &Identity) {
+        let process = Process { start: identity.backend_start.clone(), transaction: None };
+        self.state().processes.insert(identity.pid, process);
     }
 
     /// From now on, a process whose termination is requested continues until [`Self::end_process`].
@@ -314,13 +314,13 @@ impl State {
     }
 
     /// The first reason, in the order in which Admit checks them.
-    pub(super) fn unfenceable(&self, who: &Identity) -> Option<ProcessFault> {
-        let process = self.processes.get(&who.pid);
+    pub(super) fn unfenceable(&self, identity: &Identity) -> Option<ProcessFault> {
+        let process = self.processes.get(&identity.pid);
         match process {
-            _ if who.system_identifier != self.system_identifier => Some(ProcessFault::OtherServer),
-            _ if who.postmaster_start != self.postmaster_start => Some(ProcessFault::Restarted),
+            _ if identity.system_identifier != self.system_identifier => Some(ProcessFault::OtherServer),
+            _ if identity.postmaster_start != self.postmaster_start => Some(ProcessFault::Restarted),
             None => Some(ProcessFault::Unseen),
-            Some(process) if process.start != who.backend_start => Some(ProcessFault::OtherProcess),
+            Some(process) if process.start != identity.backend_start => Some(ProcessFault::OtherProcess),
             Some(_) => None,
         }
     }

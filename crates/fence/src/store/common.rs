@@ -216,21 +216,22 @@ pub(super) fn blockers(answers: &[StatementResult]) -> Vec<Blocker> {
     let processes = rows(answers).filter(|row| column(row, "pid").is_some()).count();
     let all = rows(answers).find_map(|row| number(row, "processes")).unwrap_or(processes);
     if all > processes {
-        found.push(Blocker { who: format!("{} more", all - processes), query: String::new() });
+        found.push(Blocker { holder: format!("{} more", all - processes), query: String::new() });
     }
     found
 }
 
 fn blocker(row: &SimpleQueryRow) -> Blocker {
     if let Some(gid) = column(row, "gid") {
-        return Blocker { who: format!("prepared transaction {gid}"), query: String::new() };
+        return Blocker { holder: format!("prepared transaction {gid}"), query: String::new() };
     }
     let [pid, role, mode, table, waits] =
         ["pid", "role", "mode", "table", "waits"].map(|name| column(row, name).unwrap_or_default());
     let has = if is_true(row, "granted") { "holds" } else { "waits for" };
     let own = if is_true(row, "is_own") { " (fencegate init, remove or guard)" } else { "" };
-    let who = format!("process {pid} of role {role}{own} {has} {mode} on fencegate_state.{table}, wait event {waits}");
-    Blocker { who, query: text(row, "query").unwrap_or_default() }
+    let holder =
+        format!("process {pid} of role {role}{own} {has} {mode} on fencegate_state.{table}, wait event {waits}");
+    Blocker { holder, query: text(row, "query").unwrap_or_default() }
 }
 
 /// Repeats an attempt of the control process that had no effect because its wait for a lock exceeded the server's lock_timeout,

@@ -41,8 +41,8 @@ pub(super) const CATALOG_CHANGED: &str = "{catalogue}";
 const OF_PROCESS: &str = "{process}";
 
 /// The payload for the session with this server process.
-pub fn process_payload(who: &Identity) -> String {
-    format!("{OF_PROCESS} {} {}", who.pid, who.backend_start)
+pub fn process_payload(identity: &Identity) -> String {
+    format!("{OF_PROCESS} {} {}", identity.pid, identity.backend_start)
 }
 
 /// A slot for one control connection, which is opened when needed.

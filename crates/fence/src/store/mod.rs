@@ -57,15 +57,20 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Admits the process if its identity is confirmed and its token is that of a drained epoch under these policies.
     /// An existing admission gets a new version. No Publish runs between the check and the write.
     /// Terminates processes that hold the resource's lock, after a grace period.
-    async fn admit(&self, who: &Identity, resource: &Resource, token: Token, loaded: i64)
-    -> Result<Report, StoreError>;
+    async fn admit(
+        &self,
+        identity: &Identity,
+        resource: &Resource,
+        token: Token,
+        loaded: i64,
+    ) -> Result<Report, StoreError>;
 
     /// Admits the process, as [`Store::admit`] does, to those of the resources whose epoch is drained and has the token, under these
     /// policies. Leaves out resources whose lock or epoch is not free: does not wait for other processes. Returns the admissions,
     /// and whether each is new.
     async fn admit_current(
         &self,
-        who: &Identity,
+        identity: &Identity,
         wanted: &[(&Resource, Token)],
     ) -> Result<Vec<(AdmissionRow, bool)>, StoreError>;
 
@@ -131,7 +136,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn guarded_write(&self, resource: &Resource, pid: i32) -> Result<Option<Epoch>, StoreError>;
 
     /// The admissions of one process.
-    async fn admissions_of(&self, who: &Identity) -> Result<Vec<AdmissionRow>, StoreError>;
+    async fn admissions_of(&self, identity: &Identity) -> Result<Vec<AdmissionRow>, StoreError>;
 
     /// The epochs of these resources. Resources without an epoch are omitted.
     async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError>;
@@ -194,7 +199,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn announce_catalog(&self) -> Result<(), StoreError>;
 
     /// Notifies the process, which executes LISTEN. May be lost.
-    async fn notify_process(&self, who: &Identity) -> Result<(), StoreError>;
+    async fn notify_process(&self, identity: &Identity) -> Result<(), StoreError>;
 
     /// Heartbeat of the listening connection. Opens the connection if necessary. Returns how full the server's notification
     /// queue is, from 0 to 1.

@@ -152,12 +152,12 @@ impl Postgres {
 impl Store for Postgres {
     async fn admit(
         &self,
-        who: &Identity,
+        identity: &Identity,
         resource: &Resource,
         token: Token,
         loaded: i64,
     ) -> Result<Report, StoreError> {
-        let query = sql::admission::admit(who, resource, token, &self.proxy, loaded);
+        let query = sql::admission::admit(identity, resource, token, &self.proxy, loaded);
         let answers = self.run_past_blockers(&self.admission, resource, &query).await?;
         let report = rows::report(&answers, &resource.name)?;
         if report.unfenceable.is_some() {
@@ -169,11 +169,11 @@ impl Store for Postgres {
 
     async fn admit_current(
         &self,
-        who: &Identity,
+        identity: &Identity,
         wanted: &[(&Resource, Token)],
     ) -> Result<Vec<(AdmissionRow, bool)>, StoreError> {
         self.listen();
-        let query = sql::admission::admit_current(who, wanted, &self.proxy);
+        let query = sql::admission::admit_current(identity, wanted, &self.proxy);
         let answers = self.admission.run(&sql::lock::with_lock_timeout(FIRST_WAIT, &query)).await?;
         Ok(rows(&answers).filter_map(|row| Some((rows::granted(row)?, is_true(row, "is_new")))).collect())
     }
@@ -256,8 +256,8 @@ impl Store for Postgres {
         Ok(self.read::<_, Vec<_>>(&sql::lock::guarded_write(resource, pid), rows::epoch).await?.pop())
     }
 
-    async fn admissions_of(&self, who: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
-        self.read(&sql::admission::admissions(who), rows::granted).await
+    async fn admissions_of(&self, identity: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
+        self.read(&sql::admission::admissions(identity), rows::granted).await
     }
 
     async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError> {
@@ -399,8 +399,8 @@ impl Store for Postgres {
         self.announcer.announced(CATALOG_CHANGED).await
     }
 
-    async fn notify_process(&self, who: &Identity) -> Result<(), StoreError> {
-        self.announcer.announced(&process_payload(who)).await
+    async fn notify_process(&self, identity: &Identity) -> Result<(), StoreError> {
+        self.announcer.announced(&process_payload(identity)).await
     }
 
     async fn beat(&self) -> Result<f64, StoreError> {

@@ -135,7 +135,7 @@ pub struct Higher {
 #[derive(Clone, Debug)]
 pub struct First {
     /// The session's server process.
-    pub who: Identity,
+    pub identity: Identity,
     /// The resource, unique within a Query.
     pub resource: Arc<Resource>,
     /// The token, already confirmed to be permitted to raise the fence.

@@ -55,7 +55,7 @@ pub(super) fn holder(row: &SimpleQueryRow) -> Option<Holder> {
     let granted = granted(row)?;
     let waits = column(row, "waits").map(|waits| format!(", waiting for {waits}")).unwrap_or_default();
     let blocker = Blocker {
-        who: format!("process {} under token {}{waits}", granted.pid, granted.epoch.token),
+        holder: format!("process {} under token {}{waits}", granted.pid, granted.epoch.token),
         query: text(row, "query").unwrap_or_default(),
     };
     Some(Holder { row: granted, proxy: text(row, "proxy").unwrap_or_default(), blocker })
@@ -65,10 +65,10 @@ pub(super) fn holder(row: &SimpleQueryRow) -> Option<Holder> {
 pub(super) fn blocker(row: &SimpleQueryRow) -> Blocker {
     let text = |name| column(row, name).unwrap_or_default();
     if let Some(gid) = column(row, "gid") {
-        return Blocker { who: format!("prepared transaction {gid}"), query: String::new() };
+        return Blocker { holder: format!("prepared transaction {gid}"), query: String::new() };
     }
-    let who = format!("process {} of role {}, waiting for {}", text("pid"), text("role"), text("waits"));
-    Blocker { who, query: text("query").to_owned() }
+    let holder = format!("process {} of role {}, waiting for {}", text("pid"), text("role"), text("waits"));
+    Blocker { holder, query: text("query").to_owned() }
 }
 
 /// Reads the answers to [`sql::admission::admit`].

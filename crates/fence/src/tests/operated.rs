@@ -68,9 +68,9 @@ async fn an_observing_fence_raises_its_epoch_and_terminates_no_session() {
     assert_eq!(observe(&new, 5, Raise::Never).await, "noted");
     assert_eq!(observe(&new, 6, Raise::Never).await, "token 6 for resource trial is not in force yet");
     proxy.server.forbid("intern");
-    assert!(observe(&new, 6, Raise::WhoMay(&claim(Some("intern")))).await.contains("may not do this"));
+    assert!(observe(&new, 6, Raise::IfPermitted(&claim(Some("intern")))).await.contains("may not do this"));
     assert_eq!(proxy.epoch("trial"), Some(epoch(1, 5)));
-    assert_eq!(observe(&new, 6, Raise::WhoMay(&claim(Some("app")))).await, "noted");
+    assert_eq!(observe(&new, 6, Raise::IfPermitted(&claim(Some("app")))).await, "noted");
     assert_eq!(proxy.epoch("trial"), Some(epoch(1, 6)));
     assert!(proxy.fence.is_current(&trial, 6) && !proxy.has_row(&new, "trial"));
     sleep(Duration::from_secs(3)).await;

@@ -10,9 +10,9 @@ fn promote(proxy: &Proxy, disk: crate::simulated::Disk, postmaster_start: &str) 
 
 /// A client of the server with this postmaster.
 fn client_of(proxy: &Proxy, pid: i32, postmaster_start: &str) -> Client {
-    let who = Identity { postmaster_start: postmaster_start.to_owned(), ..process(pid) };
-    proxy.server.begin_process(&who);
-    let session = Arc::new(SessionFence::new(Ok(who)));
+    let identity = Identity { postmaster_start: postmaster_start.to_owned(), ..process(pid) };
+    proxy.server.begin_process(&identity);
+    let session = Arc::new(SessionFence::new(Ok(identity)));
     let registration = Some(proxy.fence.register(session.clone()));
     Client { session, pid, registration }
 }

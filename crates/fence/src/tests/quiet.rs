@@ -164,11 +164,11 @@ async fn permissions_of_several_logins_are_remembered() {
     let one = claim(Some("app"));
     let other = Claim { login: "other".to_owned(), ..one.clone() };
     for (key, claim) in [(1, &one), (2, &other)] {
-        assert_eq!(proxy.admit_if(&client, &format!("shard/{key}"), 5, Raise::WhoMay(claim)).await, "admitted");
+        assert_eq!(proxy.admit_if(&client, &format!("shard/{key}"), 5, Raise::IfPermitted(claim)).await, "admitted");
     }
     proxy.server.forbid("app");
     for (key, claim) in [(3, &one), (4, &other)] {
-        assert_eq!(proxy.admit_if(&client, &format!("shard/{key}"), 5, Raise::WhoMay(claim)).await, "admitted");
+        assert_eq!(proxy.admit_if(&client, &format!("shard/{key}"), 5, Raise::IfPermitted(claim)).await, "admitted");
     }
 }
 
@@ -208,7 +208,7 @@ async fn a_role_that_may_not_terminate_others_drops_only_an_unused_database_by_f
 
 #[test]
 fn only_a_blocker_with_a_query_is_reported_with_it() {
-    let blocker = |who: &str, query: &str| Blocker { who: who.to_owned(), query: query.to_owned() };
+    let blocker = |identity: &str, query: &str| Blocker { holder: identity.to_owned(), query: query.to_owned() };
     let by = [blocker("process 1", "UPDATE a"), blocker("theirs", ""), blocker("process 2", "UPDATE b")];
     let not_ended = FenceError::unavailable("notes", Obstacle::NotEnded(by.to_vec()));
     let locked = FenceError::Store { resource: "notes".to_owned(), error: StoreError::Blocked(by.to_vec()) };

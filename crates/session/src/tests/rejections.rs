@@ -32,7 +32,7 @@ fn the_message_contains_the_logged_reason() {
     let resource = "jobs".to_owned();
     let missing = Rejection::Missing { resource: resource.clone(), named: Vec::new(), by_bare_name: None };
     let no_token = "resource \"jobs\" is fenced, and this session has no token for it";
-    let blocker = Blocker { who: "process 1".to_owned(), query: "SELECT 1".to_owned() };
+    let blocker = Blocker { holder: "process 1".to_owned(), query: "SELECT 1".to_owned() };
     let unavailable = Rejection::Fence(FenceError::unavailable(&resource, Obstacle::NotEnded(vec![blocker])));
     let not_ended = "processes admitted under lower tokens have not ended: process 1";
     let no_proof =
@@ -51,7 +51,7 @@ fn the_message_contains_the_logged_reason() {
 /// queries of others.
 #[test]
 fn a_database_failure_reaches_the_client_with_its_remedy() {
-    let blocker = Blocker { who: "process 1".to_owned(), query: "LOCK TABLE t".to_owned() };
+    let blocker = Blocker { holder: "process 1".to_owned(), query: "LOCK TABLE t".to_owned() };
     for error in [StoreError::TablesLocked(vec![blocker]), StoreError::Unprepared { database: "app".to_owned() }] {
         let (message, hint) = (error.text().message, error.remedy().hint());
         let unread = Rejection::UnreadCatalog { why: Some(error.clone()) };

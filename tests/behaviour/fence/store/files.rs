@@ -113,7 +113,7 @@ const SAMPLES: &[(&str, Value)] = &[
     ("token", Part("8")),
     ("types", Part("'text'")),
     ("updates", Part("true")),
-    ("who", Part(":who_any")),
+    ("acting", Part(":acting_any")),
     ("writes", Part("true")),
 ];
 

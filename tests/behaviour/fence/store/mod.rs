@@ -75,13 +75,13 @@ async fn both_agree_after_every_operation() {
 #[tokio::test]
 async fn the_protocol_runs_over_the_store_in_memory() {
     let resource = resource("r", "a");
-    let who = |pid: i32| Identity {
+    let identity = |pid: i32| Identity {
         pid,
         backend_start: format!("{pid}.000001"),
         system_identifier: "1".into(),
         postmaster_start: "1.000001".into(),
     };
-    let server = Server::new(1_000_000, &who(0), [table("ticks")]);
+    let server = Server::new(1_000_000, &identity(0), [table("ticks")]);
     let proxy = |name: &'static str| {
         let proxy = Database::over(
             |listener| server.store(name, listener),
@@ -95,8 +95,8 @@ async fn the_protocol_runs_over_the_store_in_memory() {
         proxy
     };
     let session = |proxy: &Arc<Database>, pid| {
-        server.begin_process(&who(pid));
-        let fence = Arc::new(SessionFence::new(Ok(who(pid))));
+        server.begin_process(&identity(pid));
+        let fence = Arc::new(SessionFence::new(Ok(identity(pid))));
         (proxy.register(fence.clone()), fence)
     };
     let (one, two) = (proxy("p1"), proxy("p2"));
@@ -145,8 +145,8 @@ async fn a_new_epoch_starts_above_the_admissions() {
     let both = Both::new().await;
     let resource = &both.resources[0][0];
     let client = connect(&both.world.config(&format!("{}_app", both.world.database))).await;
-    let who = identity(&client).await;
-    both.memory.begin_process(&who);
+    let identity = identity(&client).await;
+    both.memory.begin_process(&identity);
     let seven = Epoch { generation: 1, token: 7 };
     ask!(both, 0, publish(resource, seven, None, 0));
     ask!(both, 0, mark(resource, seven));
@@ -156,7 +156,7 @@ async fn a_new_epoch_starts_above_the_admissions() {
         ask!(both, 0, mark(resource, real.after.unwrap()));
     }
     same!("admitted", {
-        let (real, memory) = ask!(both, 0, admit(&who, resource, 5, 0));
+        let (real, memory) = ask!(both, 0, admit(&identity, resource, 5, 0));
         (plain(real), plain(memory))
     });
     both.world.run("DELETE FROM fencegate_state.epoch").await;
@@ -171,8 +171,9 @@ async fn first_tokens_do_not_wait() {
     let both = Both::new().await;
     let Both { world, keyed, proxies, .. } = &both;
     let client = connect(&world.config(&format!("{}_app", world.database))).await;
-    let who = identity(&client).await;
-    let first = |key: &str| First { who: who.clone(), resource: keyed[0].of_key(key).unwrap(), token: 7, loaded: 0 };
+    let identity = identity(&client).await;
+    let first =
+        |key: &str| First { identity: identity.clone(), resource: keyed[0].of_key(key).unwrap(), token: 7, loaded: 0 };
     let admit = async |firsts: &[First]| {
         let rows = proxies[0].real.admit_first(&firsts.iter().collect::<Vec<_>>()).await.unwrap();
         sorted_names(rows.into_iter().map(|row| row.resource))
@@ -201,7 +202,7 @@ async fn first_tokens_do_not_wait() {
     holder.batch_execute(&format!("ROLLBACK PREPARED '{}'", world.database)).await.unwrap();
 
     let mut other = first("five");
-    other.who.system_identifier = "1".into();
+    other.identity.system_identifier = "1".into();
     assert_eq!(admit(&[other]).await, [""; 0], "it is on a different server");
     assert_eq!(admit(&[first("five")]).await, [name("five")]);
 }
@@ -300,7 +301,7 @@ fn leases(leases: Vec<StoredLease>) -> Vec<(String, Token, LeaseState)> {
 
 struct Session {
     client: Client,
-    who: Identity,
+    identity: Identity,
     in_transaction: bool,
 }
 
@@ -379,7 +380,7 @@ impl Both {
         let names: Vec<&str> = self.resources.iter().map(|[resource, _]| resource.name.as_str()).collect();
         let resources: Vec<Arc<Resource>> = self.resources[..2].iter().map(|[it, _]| it.clone()).collect();
         let resources = [resources, vec![self.keyed[0].clone()]].concat();
-        let pids: Vec<i32> = self.identities.iter().map(|who| who.pid).collect();
+        let pids: Vec<i32> = self.identities.iter().map(|identity| identity.pid).collect();
         for proxy in 0..PROXIES {
             let (mut real, mut memory) = ask!(self, proxy, epochs(&names));
             real.sort_by_key(|it| it.resource.clone());
@@ -425,12 +426,12 @@ impl Both {
 
     /// Waits until terminated processes have ended. In memory, they have already ended.
     async fn delete_ended(&mut self) {
-        let (alive, ended) = self.sessions.drain(..).partition(|session| self.memory.lives(session.who.pid));
+        let (alive, ended) = self.sessions.drain(..).partition(|session| self.memory.lives(session.identity.pid));
         self.sessions = alive;
         let ended: Vec<Session> = ended;
         for session in ended {
             self.saw("ended", true);
-            self.wait_for_the_end_of(session.who.pid).await;
+            self.wait_for_the_end_of(session.identity.pid).await;
         }
     }
 
@@ -444,8 +445,8 @@ fn table(name: &str) -> QualifiedName {
     QualifiedName { schema: "public".into(), name: name.into() }
 }
 
-fn key(who: &Identity) -> Key {
-    (who.pid, who.backend_start.clone())
+fn key(identity: &Identity) -> Key {
+    (identity.pid, identity.backend_start.clone())
 }
 
 fn sorted<T: Ord>((mut real, mut memory): (Vec<T>, Vec<T>)) -> (Vec<T>, Vec<T>) {

@@ -59,28 +59,28 @@ fn admissions(of: &str, started: &str) -> String {
 async fn operate(world: &World) -> usize {
     let store = store_in(world.control_config(&world.control()));
     // Make the plans now, when statistics are misleading.
-    let who = identity(&world.root).await;
-    operate_on(world, &store, &who, "none").await;
+    let identity = identity(&world.root).await;
+    operate_on(world, &store, &identity, "none").await;
     let since = "(SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()))";
     world.run(&admissions("pg_backend_pid(), 'key/' || n", since)).await;
     world.run(&admissions("1000000 + n, 'one'", LONG_AGO)).await;
-    let operated = operate_on(world, &store, &who, "one").await;
+    let operated = operate_on(world, &store, &identity, "one").await;
     store.close(true).await;
     operated
 }
 
-async fn operate_on(world: &World, store: &Postgres, who: &Identity, resource: &str) -> usize {
+async fn operate_on(world: &World, store: &Postgres, identity: &Identity, resource: &str) -> usize {
     let keyed = family();
     let firsts: Vec<First> = (0..FIRSTS)
         .map(|key| First {
-            who: who.clone(),
+            identity: identity.clone(),
             resource: keyed.of_key(&format!("{resource}{key}")).unwrap(),
             token: 7,
             loaded: 0,
         })
         .collect();
     store.admit_first(&firsts.iter().collect::<Vec<_>>()).await.unwrap();
-    let of_process = store.admissions_of(who).await.unwrap();
+    let of_process = store.admissions_of(identity).await.unwrap();
     let holders = store.holders(resource, NEWER).await.unwrap();
     let keys: Vec<Key> = holders.iter().map(|it| it.row.key()).collect();
     store.terminate(&keys, resource, NEWER).await.unwrap();

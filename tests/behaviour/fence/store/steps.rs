@@ -27,10 +27,10 @@ impl Both {
         };
         match dice.below(40) {
             0..=8 => {
-                let Some(who) = self.any_identity(dice) else { return "nobody is there".into() };
+                let Some(identity) = self.any_identity(dice) else { return "nobody is there".into() };
                 let token = current.filter(|_| dice.chance(90)).unwrap_or(epoch(dice)).token;
-                let what = format!("admit {} to {name} under {token}", who.pid);
-                let (real, memory) = ask!(self, proxy, admit(&who, &resource, token, loaded));
+                let what = format!("admit {} to {name} under {token}", identity.pid);
+                let (real, memory) = ask!(self, proxy, admit(&identity, &resource, token, loaded));
                 self.saw("not fenceable", real.unfenceable.is_some());
                 let recorded = real.current.as_ref().map(|(_, recorded)| *recorded);
                 self.saw("of older policies", recorded == Some(Recorded::Older));
@@ -170,12 +170,12 @@ impl Both {
                 format!("lease {token}, released: {released}, lasts: {lasts}")
             }
             36 if dice.chance(50) => {
-                let Some(who) = self.any_identity(dice) else { return "nobody is there".into() };
+                let Some(identity) = self.any_identity(dice) else { return "nobody is there".into() };
                 let token = current.map_or(1, |it| it.token);
                 let another = self.keyed[0].of_key(&format!("new {}", dice.below(40))).unwrap();
                 let what = format!("admit {} and {} to {token} together", resource.name, another.name);
                 let wanted = [(&*resource, token), (&*another, token)];
-                let (real, memory) = ask!(self, proxy, admit_current(&who, &wanted));
+                let (real, memory) = ask!(self, proxy, admit_current(&identity, &wanted));
                 self.saw("admitted together", !real.is_empty());
                 let shown = |rows: &[(AdmissionRow, bool)]| {
                     rows.iter().map(|(it, is_new)| (row(it), *is_new)).collect::<Vec<_>>()
@@ -190,7 +190,7 @@ impl Both {
                 resources.sort_by_key(|it| it.name.clone());
                 resources.dedup_by_key(|it| it.name.clone());
                 let token = if name == "other" { current.map_or(1, |it| it.token) } else { epoch(dice).token };
-                let first = |resource| Some(First { who: self.any_identity(dice)?, resource, token, loaded });
+                let first = |resource| Some(First { identity: self.any_identity(dice)?, resource, token, loaded });
                 let Some(firsts) = resources.into_iter().map(first).collect::<Option<Vec<First>>>() else {
                     return "nobody is there".into();
                 };
@@ -227,17 +227,17 @@ impl Both {
     /// Adds a row of a dump, which was written for another database or cluster, or refers to a process of another
     /// database.
     async fn copy_a_row(&mut self, dice: &mut Dice, resource: &str, epoch: Epoch) -> String {
-        let Some(here) = self.sessions.first().map(|session| session.who.clone()) else {
+        let Some(here) = self.sessions.first().map(|session| session.identity.clone()) else {
             return "nobody is there".into();
         };
         let elsewhere = identity(&self.elsewhere).await;
         let own = "fencegate.own_system_identifier(), fencegate.own_database()";
-        let (who, written_for, is_copy) = match dice.below(3) {
+        let (identity, written_for, is_copy) = match dice.below(3) {
             0 => (here, own.replace("own_database()", "own_database()::bigint + 1"), true),
             1 => (here, own.replace("own_system_identifier()", "own_system_identifier() + 1"), true),
             _ => (elsewhere, own.to_owned(), false),
         };
-        let (pid, start, Epoch { generation, token }) = (who.pid, &who.backend_start, epoch);
+        let (pid, start, Epoch { generation, token }) = (identity.pid, &identity.backend_start, epoch);
         let row = format!(
             "INSERT INTO fencegate_state.admission \
                (pid, backend_start, resource, generation, token, proxy, system_identifier, database) \
@@ -245,7 +245,7 @@ impl Both {
              ON CONFLICT DO NOTHING"
         );
         self.world.run(&row).await;
-        self.memory.put_admission(&key(&who), resource, epoch, "p0", is_copy);
+        self.memory.put_admission(&key(&identity), resource, epoch, "p0", is_copy);
         self.saw("copied", true);
         format!("a copy has row {row}")
     }
@@ -254,14 +254,14 @@ impl Both {
     async fn step_of_a_session(&mut self, dice: &mut Dice) -> String {
         if self.sessions.len() < SESSIONS && dice.chance(60) {
             let client = connect(&self.world.config(&format!("{}_app", self.world.database))).await;
-            let who = identity(&client).await;
-            self.memory.begin_process(&who);
-            self.identities.retain(|it| it.pid != who.pid);
-            self.identities.push(who.clone());
+            let identity = identity(&client).await;
+            self.memory.begin_process(&identity);
+            self.identities.retain(|it| it.pid != identity.pid);
+            self.identities.push(identity.clone());
             // Old identities belong to ended processes, or are no longer needed.
             self.identities.drain(..self.identities.len().saturating_sub(2 * SESSIONS));
-            let what = format!("process {} begins", who.pid);
-            self.sessions.push(Session { client, who, in_transaction: false });
+            let what = format!("process {} begins", identity.pid);
+            self.sessions.push(Session { client, identity, in_transaction: false });
             return what;
         }
         if self.sessions.is_empty() {
@@ -271,8 +271,8 @@ impl Both {
         let name = *dice.pick(&["ticks", "other"]);
         let gid = format!("{}_{}", self.world.database, self.gids);
         let family = self.lock_name(&dice.pick(&self.resources)[0].name).to_owned();
-        let Session { client, who, in_transaction } = &mut self.sessions[number];
-        let pid = who.pid;
+        let Session { client, identity, in_transaction } = &mut self.sessions[number];
+        let pid = identity.pid;
         let begin = if *in_transaction { "" } else { "BEGIN; " };
         let (what, statement) = match dice.below(8) {
             0 => {
@@ -323,20 +323,20 @@ impl Both {
 
     /// An identity, which is sometimes wrong.
     fn any_identity(&self, dice: &mut Dice) -> Option<Identity> {
-        let mut who = if dice.chance(85) && !self.sessions.is_empty() {
-            self.sessions[dice.below(self.sessions.len())].who.clone()
+        let mut identity = if dice.chance(85) && !self.sessions.is_empty() {
+            self.sessions[dice.below(self.sessions.len())].identity.clone()
         } else if self.identities.is_empty() {
             return None;
         } else {
             dice.pick(&self.identities).clone()
         };
         match dice.below(30) {
-            0 => who.system_identifier = "1".into(),
-            1 => who.postmaster_start = "1".into(),
-            2 => who.backend_start = "1.000000".into(),
+            0 => identity.system_identifier = "1".into(),
+            1 => identity.postmaster_start = "1".into(),
+            2 => identity.backend_start = "1.000000".into(),
             _ => {}
         }
-        Some(who)
+        Some(identity)
     }
 
     fn pick_read(&self, dice: &mut Dice) -> Option<(AdmissionRow, AdmissionRow)> {

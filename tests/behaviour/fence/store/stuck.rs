@@ -21,9 +21,9 @@ struct Keys {
     world: World,
     family: Arc<Resource>,
     store: Arc<Postgres>,
-    /// A client whose process is `who`.
+    /// A client whose process is `identity`.
     _client: Client,
-    who: Identity,
+    identity: Identity,
 }
 
 impl Keys {
@@ -32,8 +32,8 @@ impl Keys {
         let control = world.control_config(&world.control());
         let store = Arc::new(Postgres::new(control, "p".to_owned(), Arc::new(Heard::default())));
         let client = connect(&world.config(&format!("{}_app", world.database))).await;
-        let who = identity(&client).await;
-        Keys { world, family: family(), store, _client: client, who }
+        let identity = identity(&client).await;
+        Keys { world, family: family(), store, _client: client, identity }
     }
 
     fn key(&self, key: &str) -> Arc<Resource> {
@@ -41,7 +41,7 @@ impl Keys {
     }
 
     fn first(&self, key: &str) -> First {
-        First { who: self.who.clone(), resource: self.key(key), token: 7, loaded: 0 }
+        First { identity: self.identity.clone(), resource: self.key(key), token: 7, loaded: 0 }
     }
 
     /// Takes the locks of these keys with this function, as a superuser, whose process the control role may not
@@ -123,15 +123,15 @@ async fn admit_beside_stuck_keys(release: Release) {
     let _holder = keys.hold_locks("pg_advisory_lock").await;
     let mut admits = JoinSet::new();
     for key in STUCK {
-        let (store, resource, who) = (keys.store.clone(), keys.key(key), keys.who.clone());
+        let (store, resource, identity) = (keys.store.clone(), keys.key(key), keys.identity.clone());
         admits.spawn(async move {
             loop {
-                store.admit(&who, &resource, 7, 0).await.unwrap_err();
+                store.admit(&identity, &resource, 7, 0).await.unwrap_err();
             }
         });
     }
     keys.ends_during_a_wait(async |key| {
-        let report = keys.store.admit(&keys.who, &keys.key(&key), 7, 0).await.unwrap();
+        let report = keys.store.admit(&keys.identity, &keys.key(&key), 7, 0).await.unwrap();
         assert!(report.admission.is_some(), "key {key}");
     })
     .await;

@@ -84,7 +84,7 @@ async fn on_opening(columns: &[(&str, &str)]) -> StoreError {
 }
 
 fn blockers() -> Vec<Blocker> {
-    vec![Blocker { who: "process 7".to_owned(), query: "LOCK TABLE t".to_owned() }]
+    vec![Blocker { holder: "process 7".to_owned(), query: "LOCK TABLE t".to_owned() }]
 }
 
 /// A failure, the text for a client, and the beginning of the remedy.
@@ -177,7 +177,11 @@ async fn cases() -> Vec<Case> {
         ),
         (StoreError::UnknownForm("Admit"), "the database's answer to Admit has an unknown form", retry),
         // Processes block the Query.
-        (StoreError::Blocked(blockers()), "its lock is held by: process 7", "Retry. If the error persists, terminate these"),
+        (
+            StoreError::Blocked(blockers()),
+            "its lock is held by: process 7",
+            "Retry. If the error persists, terminate these",
+        ),
         (
             StoreError::TablesLocked(blockers()),
             "tables of fencegate are locked: process 7",

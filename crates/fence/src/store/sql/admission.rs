@@ -27,11 +27,11 @@ pub const IDENTITY_ITEMS: [(&str, ProcessFault); 7] = [
 
 /// Admit. The third statement's row is the admission. The fourth's row has everything that the decision needs. `loaded`: as
 /// in [`super::epoch::record_policy`].
-pub fn admit(who: &Identity, resource: &Resource, token: Token, proxy: &str, loaded: i64) -> String {
+pub fn admit(identity: &Identity, resource: &Resource, token: Token, proxy: &str, loaded: i64) -> String {
     let (name, hash) = (quote(&resource.name), quote(&resource.fingerprint));
-    let (token, loaded, pid) = (token.to_string(), loaded.to_string(), who.pid.to_string());
+    let (token, loaded, pid) = (token.to_string(), loaded.to_string(), identity.pid.to_string());
     let [start, server, postmaster] =
-        [&who.backend_start, &who.system_identifier, &who.postmaster_start].map(|it| quote(it));
+        [&identity.backend_start, &identity.system_identifier, &identity.postmaster_start].map(|it| quote(it));
     [
         lock::SHARE.execute(&[&name]),
         epoch::LOCK_SHARED.execute(&[&name]),
@@ -58,17 +58,17 @@ pub(super) const REPORT: Prepared =
     Prepared::new("report", || sql_file!("admission/report.sql").with(&reported(["$4", "$5", "$6", "$7"])));
 
 /// Admit, to several resources. The second statement's rows are the admissions.
-pub fn admit_current(who: &Identity, wanted: &[(&Resource, Token)], proxy: &str) -> String {
+pub fn admit_current(identity: &Identity, wanted: &[(&Resource, Token)], proxy: &str) -> String {
     let names = array("text", wanted.iter().map(|(resource, _)| resource.name.as_str()));
     let arguments = [
         names.clone(),
         numbers("bigint", wanted.iter().map(|(_, token)| token)),
         array("text", wanted.iter().map(|(resource, _)| resource.fingerprint.as_str())),
         quote(proxy),
-        who.pid.to_string(),
-        quote(&who.backend_start),
-        quote(&who.system_identifier),
-        quote(&who.postmaster_start),
+        identity.pid.to_string(),
+        quote(&identity.backend_start),
+        quote(&identity.system_identifier),
+        quote(&identity.postmaster_start),
     ];
     let admit = ADMIT_CURRENT.execute(&arguments.each_ref().map(String::as_str));
     [lock::TRY_SHARED.execute(&[&names]), admit].join("; ")
@@ -82,7 +82,7 @@ pub(super) const ADMIT_CURRENT: Prepared = Prepared::new("admit_current", || {
 /// First tokens. The second statement's rows are the admissions.
 pub fn admit_first(firsts: &[&First], proxy: &str) -> String {
     let of = |read: fn(&First) -> &str| array("text", firsts.iter().map(|first| read(first)));
-    let exact = |read: fn(&Identity) -> &str| array("numeric", firsts.iter().map(|first| read(&first.who)));
+    let exact = |read: fn(&Identity) -> &str| array("numeric", firsts.iter().map(|first| read(&first.identity)));
     let names = of(|it| &it.resource.name);
     let arguments = [
         quote(proxy),
@@ -91,7 +91,7 @@ pub fn admit_first(firsts: &[&First], proxy: &str) -> String {
         of(|it| &it.resource.fingerprint),
         numbers("bigint", firsts.iter().map(|it| it.loaded)),
         array("text", firsts.iter().map(|it| it.resource.lease())),
-        numbers("integer", firsts.iter().map(|it| it.who.pid)),
+        numbers("integer", firsts.iter().map(|it| it.identity.pid)),
         exact(|it| &it.backend_start),
         exact(|it| &it.system_identifier),
         exact(|it| &it.postmaster_start),
@@ -118,8 +118,8 @@ pub(super) const HOLDERS: Prepared =
     Prepared::new("holders", || sql_file!("admission/holders.sql").with(&[("described", Count(DESCRIBED))]));
 
 /// The admissions of one process.
-pub fn admissions(who: &Identity) -> String {
-    OF_PROCESS.execute(&[&who.pid.to_string(), &quote(&who.backend_start)])
+pub fn admissions(identity: &Identity) -> String {
+    OF_PROCESS.execute(&[&identity.pid.to_string(), &quote(&identity.backend_start)])
 }
 
 pub(super) const OF_PROCESS: Prepared = Prepared::new("of_process", || sql_file!("admission/of_process.sql").with(&[]));
