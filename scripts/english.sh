@@ -44,7 +44,7 @@ count_in_pages() { # what is counted, the limit, an extended regular expression
 }
 count "a first word such as Of or What" 0 '//[/!]? ?(Of|So|That|Who|What|Else)\b'
 count 'a sentence that begins with So or Of' 0 "$any[.:!?] (So|Of)\\b"
-count '"who", "whoever" or "whom"' 6 "$any\\b([Ww]ho|[Ww]hoever|[Ww]hom)\\b"
+count '"who", "whoever" or "whom"' 4 "$any\\b([Ww]ho|[Ww]hoever|[Ww]hom)\\b"
 count '"what"' 45 "$any\\b[Ww]hat\\b"
 count '"X is no NOUN"' 0 "$any[^e] is no ([a-km-z]|l[^o])"
 count '"all the same", "anew" and the like' 3 "$any\\b(all the same|as ever|[Ll]ikewise|in vain|anew|by then|of which)\\b"
