@@ -9,7 +9,7 @@
 //! | `net` | sockets: listener, handshake, TLS, and the driver of a session |
 //! | [`state`] | state shared by sessions: settings in force, registries of databases and sessions, limits |
 //! | `operate` | the console, and the status page |
-//! | [`metrics`], [`tls`], [`config`], `picture` | foundations of several modules |
+//! | [`metrics`], [`tls`], [`config`], `picture`, `relay` | foundations of several modules |
 //!
 //! The crates below it: `fencegate_session` (one session as a state machine), `fencegate_fence` (the protocol and the
 //! guard), `fencegate_catalog` (paths to fenced tables), `fencegate_postgres` (connections), `fencegate_policy`,
@@ -25,6 +25,7 @@ pub mod metrics;
 mod net;
 mod operate;
 mod picture;
+mod relay;
 pub mod server;
 pub mod stage;
 pub mod state;

@@ -10,7 +10,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 use std::io;
 use std::sync::Arc;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -57,7 +57,10 @@ impl Acceptor {
     ///
     /// # Errors
     /// The handshake failed. The client has been told the reason if possible.
-    pub async fn accept(&self, stream: TcpStream, direct: bool) -> io::Result<(TlsStream<TcpStream>, Secured)> {
+    pub async fn accept<S>(&self, stream: S, direct: bool) -> io::Result<(TlsStream<S>, Secured)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let stream = TlsAcceptor::from(self.config.clone()).accept(stream).await?;
         let (_, connection) = stream.get_ref();
         if direct && connection.alpn_protocol() != Some(ALPN) {

@@ -52,10 +52,10 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     // Starts this binary even if its file has been replaced.
     reader_process::set_program("/proc/self/exe".into());
     let start = StartOptions { settings, arguments: arguments.settings, encryption, policies, etcd };
-    let (workers, runtimes) = Workers::start(workers).map_err(no_runtime)?;
+    let (workers, relays) = Workers::start(workers).map_err(no_runtime)?;
     let result = runtime.block_on(server::run(start, inherited, workers, loaded));
     // Do not wait for pending file reads and name resolutions.
-    runtimes.into_iter().chain([runtime]).for_each(Runtime::shutdown_background);
+    [relays, runtime].into_iter().for_each(Runtime::shutdown_background);
     result.map(|()| ExitCode::SUCCESS).map_err(|error| {
         tracing::error!("{error}");
         ExitCode::FAILURE

@@ -8,8 +8,9 @@
 //!
 //! Unless documented otherwise, functions are not cancel-safe: dropping a driver closes both sockets.
 
-use super::peer::{Peer, Sink, Source};
+use super::peer::{Peer, Sink, Source, give_back, lend};
 use super::term::{Alarm, Signal, Term};
+use crate::relay;
 use crate::state::context::{self, SessionHost};
 use crate::state::room::LOOK_AGAIN;
 use crate::state::sessions::SessionRecord;
@@ -34,6 +35,12 @@ const AFTER_HANG_UP: Duration = Duration::from_secs(10);
 /// Time after which a busy session yields to other sessions of its thread.
 const AT_ONCE: Duration = Duration::from_millis(5);
 
+/// Turns after which it does the same: sockets that are always ready never let it wait.
+const TURNS: usize = 32;
+
+/// Work that remains after the end of a session: [`super::term`] waits for the server's end.
+pub type Leftover = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A session with its sockets.
 pub struct Driver {
     pub session: Session<SessionHost>,
@@ -46,6 +53,8 @@ pub struct Driver {
     /// Set when the client no longer reads: the session ends at this time at the latest.
     hang_up: Option<Instant>,
     alarm: Alarm,
+    /// Turns since the session last waited.
+    turns: usize,
     /// True once the proxy has closed its sending half to the server.
     pub closed: bool,
     /// Orders from outside that may end the session.
@@ -63,6 +72,12 @@ impl Socket {
         let (source, input, ended) = peer.reader.into_parts();
         let (sink, output) = peer.writer.into_parts();
         (Socket { source, sink }, Side::new(input, ended, output))
+    }
+
+    /// Moves the socket to the relay that polls the session.
+    fn relayed(self) -> io::Result<Self> {
+        let (source, sink) = self.source.relayed(self.sink)?;
+        Ok(Socket { source, sink })
     }
 
     /// Closes the sending half after the side's output. Cancel-safe.
@@ -86,6 +101,7 @@ impl Driver {
             client_lost: None,
             hang_up: None,
             alarm: Alarm::default(),
+            turns: 0,
             closed: false,
             term,
         }
@@ -96,19 +112,30 @@ impl Driver {
         &self.session.host
     }
 
-    /// Runs the session to its end. The future stays boxed, and reserves memory for the shutdown steps only then.
-    pub async fn run(mut self: Box<Self>) -> End {
+    /// Moves the sockets to the relay that polls the session.
+    fn relayed(self: Box<Self>) -> io::Result<Box<Self>> {
+        let this = *self;
+        Ok(Box::new(Driver { client: this.client.relayed()?, server: this.server.relayed()?, ..this }))
+    }
+
+    /// Runs the session to its end, at a relay. The future stays boxed, and reserves memory for the shutdown steps only then.
+    /// Returns the work that remains after that.
+    pub async fn run(self: Box<Self>) -> (End, Option<Leftover>) {
+        let mut this = match self.relayed() {
+            Ok(this) => this,
+            Err(error) => return (End::ClientLost(error), None),
+        };
         let end = loop {
-            if let Err(end) = self.turn().await {
+            if let Err(end) = this.turn().await {
                 break end;
             }
         };
-        if self.session.server.ended {
-            self.session.definitions_ended();
+        if this.session.server.ended {
+            this.session.definitions_ended();
         }
         // The last message may take minutes. Leave the queues for room and permits first.
-        self.performing = None;
-        Box::pin(self.last_words(end)).await
+        this.performing = None;
+        Box::pin(this.last_words(end)).await
     }
 
     /// Lets the session handle its input, then waits for an event. Cancel-safe.
@@ -119,8 +146,9 @@ impl Driver {
             // Do not lose bytes that have just arrived.
             Some(end) if !self.receives_more().await => Err(end),
             Some(_) => Ok(()),
-            None if goes_on => {
-                tokio::task::yield_now().await;
+            None if goes_on || self.turns >= TURNS => {
+                self.turns = 0;
+                relay::yield_now().await;
                 Ok(())
             }
             None => poll_fn(|context| self.poll_event(context)).await,
@@ -129,6 +157,12 @@ impl Driver {
 
     /// Returns true if there is more to handle after other sessions of the thread have run.
     fn handle(&mut self) -> Result<bool, End> {
+        let Session { client, server, .. } = &mut self.session;
+        for (from, to) in [(&client.input, &mut server.output), (&server.input, &mut client.output)] {
+            if !from.is_empty() {
+                lend(to);
+            }
+        }
         let since = now();
         let mut step = self.session.step(since)?;
         while let Step::GoOn = step {
@@ -170,8 +204,16 @@ impl Driver {
         let has_read = self.poll_reads(context);
         let is_told = self.poll_signals(context);
         match self.poll_alarm(context) {
-            Poll::Pending if has_room || has_read || is_told => Poll::Ready(Ok(())),
-            alarm => alarm,
+            Poll::Pending if has_room || has_read || is_told => {
+                self.turns += 1;
+                Poll::Ready(Ok(()))
+            }
+            alarm => {
+                self.turns = 0;
+                let Session { client, server, .. } = &mut self.session;
+                [&mut client.output, &mut server.output].into_iter().for_each(give_back);
+                alarm
+            }
         }
     }
 
@@ -268,7 +310,11 @@ impl Driver {
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
         let next_look = self.session.keeps_room().then(|| Instant::now() + LOOK_AGAIN);
         let wakes = self.session.wakes_at().map(Instant::from_std);
-        let Some(at) = [next_look, wakes, self.hang_up, self.term.idle_until()].into_iter().flatten().min() else {
+        let (hang_up, idle_until) = (self.hang_up, self.term.idle_until());
+        if next_look.is_none() && wakes.is_none() && hang_up.is_none() && idle_until.is_none() {
+            return Poll::Pending;
+        }
+        let Some(at) = [next_look, wakes, hang_up, idle_until].into_iter().flatten().min() else {
             return Poll::Pending;
         };
         if self.alarm.poll_until(at, context).is_pending() {

@@ -7,7 +7,7 @@
 use super::login::MAX_AUTHENTICATION;
 use super::peer::Peer;
 use super::refused::{Refused, refuse};
-use super::stream::Stream;
+use super::stream::{Carrier, Stream};
 use super::upstream;
 use crate::state::connections::Seat;
 use crate::state::shared::Shared;
@@ -114,7 +114,7 @@ async fn accept(acceptor: &Acceptor, mut client: Peer) -> io::Result<Peer> {
 
 async fn shake_hands(acceptor: &Acceptor, socket: TcpStream, direct: bool) -> io::Result<Stream> {
     let failed = |error: io::Error| io::Error::new(error.kind(), format!("TLS: {error}"));
-    let (stream, secured) = acceptor.accept(socket, direct).await.map_err(failed)?;
+    let (stream, secured) = acceptor.accept(Carrier::Runtime(socket), direct).await.map_err(failed)?;
     Ok(Stream::Tls(Box::new(stream.into()), secured))
 }
 

@@ -7,6 +7,7 @@ use crate::config::Origin;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use fencegate_postgres::tls::Secured;
 use fencegate_wire::frame::{Header, InvalidLength};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -101,7 +102,7 @@ impl Peer {
 
     /// The bare socket, if it is TCP without TLS. Discards buffered input and output.
     pub fn into_tcp(self) -> Option<TcpStream> {
-        self.reader.source.half.unsplit(self.writer.sink.half)
+        self.reader.source.half.unsplit_tcp(self.writer.sink.half)
     }
 }
 
@@ -115,10 +116,19 @@ impl Source {
             give_back(input);
             return Poll::Pending;
         }
-        input.reserve(self.at_once);
-        // `read_buf` would fill all capacity that a large message once required.
-        let mut room = input.limit(self.at_once);
-        let Poll::Ready(read) = pin!(self.half.read_buf(&mut room)).poll(context)? else {
+        let read = match &mut self.half {
+            ReadHalf::Relayed(socket) => {
+                lend(input);
+                socket.poll_fill(input, self.at_once)?
+            }
+            half => {
+                input.reserve(self.at_once);
+                // `read_buf` would fill all capacity that a large message once required.
+                let mut room = input.limit(self.at_once);
+                pin!(half.read_buf(&mut room)).poll(context)?
+            }
+        };
+        let Poll::Ready(read) = read else {
             // With TLS, only a read can detect the end.
             give_back(input);
             return Poll::Pending;
@@ -130,6 +140,15 @@ impl Source {
         }
         self.bytes += read as u64;
         Poll::Ready(Ok(read))
+    }
+
+    /// Moves both halves to the relay that polls the session.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn relayed(self, sink: Sink) -> io::Result<(Self, Sink)> {
+        let (read, write) = self.half.relayed(sink.half)?;
+        Ok((Source { half: read, ..self }, Sink { half: write, ..sink }))
     }
 
     /// Like [`Self::poll_fill`]. Cancel-safe.
@@ -185,10 +204,38 @@ impl Reader {
     }
 }
 
+/// Memory of a buffer that the thread keeps for the next one, in bytes: enough for most transactions.
+const SPARE: usize = 4096;
+
+/// Number of buffers that a thread keeps.
+const SPARES: usize = 8;
+
+thread_local! {
+    /// Empty buffers.
+    static SPARE_BUFFERS: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Frees the memory of an empty buffer, because most sessions are idle.
-fn give_back(buffer: &mut BytesMut) {
-    if buffer.is_empty() {
-        *buffer = BytesMut::new();
+pub fn give_back(buffer: &mut BytesMut) {
+    if !buffer.is_empty() || buffer.capacity() == 0 {
+        return;
+    }
+    let mut buffer = std::mem::take(buffer);
+    // A buffer that was used a little can be used on.
+    if (buffer.capacity() >= SPARE / 2 || buffer.try_reclaim(SPARE)) && buffer.capacity() < 2 * SPARE {
+        SPARE_BUFFERS.with_borrow_mut(|spares| {
+            if spares.len() < SPARES {
+                spares.push(buffer);
+            }
+        });
+    }
+}
+
+/// Gives memory to a buffer that has none.
+pub fn lend(buffer: &mut BytesMut) {
+    if buffer.capacity() == 0 {
+        let spare = SPARE_BUFFERS.with_borrow_mut(Vec::pop);
+        *buffer = spare.unwrap_or_else(|| BytesMut::with_capacity(SPARE));
     }
 }
 
@@ -208,8 +255,13 @@ impl Sink {
             output.clear();
         }
         while !output.is_empty() {
-            self.unflushed = true;
-            let written = ready!(Pin::new(&mut self.half).poll_write(context, output))?;
+            let written = match &mut self.half {
+                WriteHalf::Relayed(socket) => ready!(socket.poll_send(output))?,
+                half => {
+                    self.unflushed = true;
+                    ready!(Pin::new(half).poll_write(context, output))?
+                }
+            };
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }

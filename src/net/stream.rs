@@ -1,12 +1,15 @@
 //! Sockets to clients and to the server: TCP, with or without TLS, or Unix.
 
 use crate::config::{Address, Origin};
+use crate::relay::{self, Relayed};
 use fencegate_postgres::connect_tcp;
 use fencegate_postgres::tls::Secured;
 use nix::sys::socket::{setsockopt, sockopt};
-use std::io;
+use std::io::{self, IoSlice};
 use std::net;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{self as tokio_io, AsyncRead, AsyncWrite, ReadBuf};
@@ -24,7 +27,16 @@ pub enum Stream {
     /// A Unix socket.
     Unix(UnixStream),
     /// TLS over TCP, with the results of the handshake.
-    Tls(Box<TlsStream<TcpStream>>, Secured),
+    Tls(Box<TlsStream<Carrier>>, Secured),
+}
+
+/// The TCP socket under TLS.
+#[derive(Debug)]
+pub enum Carrier {
+    /// Its events wake tasks of a runtime.
+    Runtime(TcpStream),
+    /// At a relay.
+    Relayed(Relayed),
 }
 
 /// Both ends of a connection to a server.
@@ -94,7 +106,7 @@ impl Stream {
         let address = match self {
             Stream::Unix(_) => return Origin::Unix,
             Stream::Tcp(stream) => stream.peer_addr(),
-            Stream::Tls(stream, _) => stream.get_ref().0.peer_addr(),
+            Stream::Tls(stream, _) => stream.get_ref().0.tcp().and_then(TcpStream::peer_addr),
         };
         address.map_or(Origin::Unknown, |address| Origin::Address(address.ip()))
     }
@@ -107,7 +119,7 @@ impl Stream {
         };
         match self {
             Stream::Tcp(stream) => tcp(stream),
-            Stream::Tls(stream, _) => tcp(stream.get_ref().0),
+            Stream::Tls(stream, _) => stream.get_ref().0.tcp().map_or(Ends::Unknown, tcp),
             Stream::Unix(stream) => match stream.peer_cred().ok().and_then(|credentials| credentials.pid()) {
                 // 0: a process that this one cannot see, in another namespace.
                 Some(pid) if pid != 0 => Ends::Unix { listener: pid },
@@ -156,12 +168,69 @@ impl Stream {
     }
 }
 
+impl Carrier {
+    /// The socket, if it is not at a relay.
+    fn tcp(&self) -> io::Result<&TcpStream> {
+        match self {
+            Carrier::Runtime(stream) => Ok(stream),
+            Carrier::Relayed(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+impl AsyncRead for Carrier {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Carrier::Runtime(stream) => Pin::new(stream).poll_read(context, buffer),
+            Carrier::Relayed(socket) => Pin::new(socket).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Carrier {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Carrier::Runtime(stream) => Pin::new(stream).poll_write(context, bytes),
+            Carrier::Relayed(socket) => Pin::new(socket).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Carrier::Runtime(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Carrier::Relayed(socket) => Pin::new(socket).poll_write_vectored(context, parts),
+        }
+    }
+
+    /// The records of TLS are written together.
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A socket has no buffer of its own.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Carrier::Runtime(stream) => Pin::new(stream).poll_shutdown(context),
+            Carrier::Relayed(socket) => Pin::new(socket).poll_shutdown(context),
+        }
+    }
+}
+
 /// The reading half of a socket. Without TLS, the halves share no lock.
 #[derive(Debug)]
 pub enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
     Unix(unix::OwnedReadHalf),
-    Tls(tokio_io::ReadHalf<Box<TlsStream<TcpStream>>>),
+    Tls(tokio_io::ReadHalf<Box<TlsStream<Carrier>>>),
+    Relayed(Arc<Relayed>),
 }
 
 /// The writing half of a socket. Dropping it signals the end of the output to the other side.
@@ -169,7 +238,8 @@ pub enum ReadHalf {
 pub enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     Unix(unix::OwnedWriteHalf),
-    Tls(tokio_io::WriteHalf<Box<TlsStream<TcpStream>>>),
+    Tls(tokio_io::WriteHalf<Box<TlsStream<Carrier>>>),
+    Relayed(Arc<Relayed>),
 }
 
 impl ReadHalf {
@@ -183,15 +253,44 @@ impl ReadHalf {
             ReadHalf::Tcp(half) => half.as_ref().poll_read_ready(context),
             ReadHalf::Unix(half) => half.as_ref().poll_read_ready(context),
             ReadHalf::Tls(_) => Poll::Ready(Ok(())),
+            ReadHalf::Relayed(socket) if !socket.is_readable() => Poll::Pending,
+            ReadHalf::Relayed(_) => Poll::Ready(Ok(())),
         }
     }
 
     /// The TCP socket of these halves, if it has no TLS.
-    pub fn unsplit(self, write: WriteHalf) -> Option<TcpStream> {
+    pub fn unsplit_tcp(self, write: WriteHalf) -> Option<TcpStream> {
         match (self, write) {
             (ReadHalf::Tcp(read), WriteHalf::Tcp(write)) => read.reunite(write).ok(),
             _ => None,
         }
+    }
+
+    /// Moves both halves to the relay that polls the session.
+    ///
+    /// # Errors
+    /// The system's error, or they are no halves of one socket.
+    pub fn relayed(self, write: WriteHalf) -> io::Result<(Self, WriteHalf)> {
+        let socket: OwnedFd = match (self, write) {
+            (ReadHalf::Tcp(read), WriteHalf::Tcp(write)) => {
+                read.reunite(write).map_err(io::Error::other)?.into_std()?.into()
+            }
+            (ReadHalf::Unix(read), WriteHalf::Unix(write)) => {
+                read.reunite(write).map_err(io::Error::other)?.into_std()?.into()
+            }
+            (ReadHalf::Tls(read), WriteHalf::Tls(write)) if read.is_pair_of(&write) => {
+                let mut stream = read.unsplit(write);
+                let carrier = stream.get_mut().0;
+                // A copy of the descriptor, since the one in its place cannot be moved out.
+                let copy = carrier.tcp()?.as_fd().try_clone_to_owned()?;
+                *carrier = Carrier::Relayed(relay::register(copy)?);
+                let (read, write) = tokio_io::split(stream);
+                return Ok((ReadHalf::Tls(read), WriteHalf::Tls(write)));
+            }
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        let socket = Arc::new(relay::register(socket)?);
+        Ok((ReadHalf::Relayed(socket.clone()), WriteHalf::Relayed(socket)))
     }
 }
 
@@ -201,6 +300,7 @@ impl AsyncRead for ReadHalf {
             ReadHalf::Tcp(half) => Pin::new(half).poll_read(context, buffer),
             ReadHalf::Unix(half) => Pin::new(half).poll_read(context, buffer),
             ReadHalf::Tls(half) => Pin::new(half).poll_read(context, buffer),
+            ReadHalf::Relayed(socket) => socket.poll_read(buffer),
         }
     }
 }
@@ -211,6 +311,7 @@ impl AsyncWrite for WriteHalf {
             WriteHalf::Tcp(half) => Pin::new(half).poll_write(context, bytes),
             WriteHalf::Unix(half) => Pin::new(half).poll_write(context, bytes),
             WriteHalf::Tls(half) => Pin::new(half).poll_write(context, bytes),
+            WriteHalf::Relayed(socket) => socket.poll_send(bytes),
         }
     }
 
@@ -219,6 +320,7 @@ impl AsyncWrite for WriteHalf {
             WriteHalf::Tcp(half) => Pin::new(half).poll_flush(context),
             WriteHalf::Unix(half) => Pin::new(half).poll_flush(context),
             WriteHalf::Tls(half) => Pin::new(half).poll_flush(context),
+            WriteHalf::Relayed(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -227,6 +329,7 @@ impl AsyncWrite for WriteHalf {
             WriteHalf::Tcp(half) => Pin::new(half).poll_shutdown(context),
             WriteHalf::Unix(half) => Pin::new(half).poll_shutdown(context),
             WriteHalf::Tls(half) => Pin::new(half).poll_shutdown(context),
+            WriteHalf::Relayed(socket) => Poll::Ready(socket.end()),
         }
     }
 }

@@ -4,8 +4,9 @@
 //! Must never end a session in a transaction, unless the proxy's time is up or an operator ends that session. Must never let a
 //! deadline pass unnoticed; the timer may fire too early.
 
-use super::driver::{Driver, Socket};
+use super::driver::{Driver, Leftover, Socket};
 use super::upstream;
+use crate::relay;
 use crate::state::context::SessionHost;
 use crate::state::lifecycle::{FAREWELL, Orders, Phase, session_ends, session_killed, session_replaced};
 use crate::state::sessions::SessionRecord;
@@ -46,11 +47,15 @@ pub struct Term {
     /// The orders as last seen.
     now: Orders,
     kill: CancellationToken,
+    /// The signal has arrived.
+    is_killed: bool,
     is_replaced: Arc<AtomicBool>,
     fence: Arc<SessionFence>,
     /// One future per signal. The session checks for signals with each message, and polls only the futures that were
     /// woken.
     signals: FuturesUnordered<Pin<Box<dyn Future<Output = Signal> + Send>>>,
+    /// The futures have to be polled although nothing has woken them.
+    is_due: bool,
     alarm: Alarm,
     database: String,
     /// Start of the idle time; None if not idle, or without an idle timeout.
@@ -66,13 +71,15 @@ impl Term {
         let (kill, fence, database) = (session.kill.clone(), session.fence.clone(), session.database.clone());
         let is_replaced = session.is_replaced.clone();
         let (signals, alarm) = (FuturesUnordered::new(), Alarm::default());
-        let term = Term {
+        let mut term = Term {
             orders,
             now,
             kill,
+            is_killed: false,
             is_replaced,
             fence,
             signals,
+            is_due: true,
             alarm,
             database,
             idle_since: None,
@@ -82,7 +89,8 @@ impl Term {
         term
     }
 
-    fn listen(&self, signal: Signal) {
+    fn listen(&mut self, signal: Signal) {
+        self.is_due = true;
         let (mut orders, kill, fence) = (self.orders.clone(), self.kill.clone(), self.fence.clone());
         self.signals.push(match signal {
             Signal::Orders => Box::pin(async move {
@@ -122,7 +130,7 @@ impl Term {
         if self.orders.has_changed().unwrap_or(false) {
             self.look();
         }
-        if self.kill.is_cancelled() {
+        if self.is_killed {
             return Some(if self.is_replaced.load(Ordering::SeqCst) { End::Replaced } else { End::Killed });
         }
         // A held session cannot send anything.
@@ -144,9 +152,17 @@ impl Term {
 
     /// The next signal.
     pub fn poll_signal(&mut self, context: &mut Context<'_>) -> Poll<Signal> {
-        let Poll::Ready(Some(signal)) = self.signals.poll_next_unpin(context) else { return Poll::Pending };
-        if signal == Signal::Orders {
-            self.look();
+        if !self.is_due && !relay::is_woken() {
+            return Poll::Pending;
+        }
+        let Poll::Ready(Some(signal)) = self.signals.poll_next_unpin(context) else {
+            self.is_due = false;
+            return Poll::Pending;
+        };
+        match signal {
+            Signal::Orders => self.look(),
+            Signal::Kill => self.is_killed = true,
+            Signal::Revoked => {}
         }
         self.listen(signal);
         Poll::Ready(signal)
@@ -217,8 +233,8 @@ const LEAVE: Duration = Duration::from_secs(1);
 const ENDED_BY_COMMAND: &[u8] = b"57P01";
 
 impl Driver {
-    /// Writes the last message to the client, and closes.
-    pub async fn last_words(mut self: Box<Self>, end: End) -> End {
+    /// Writes the last message to the client, and closes. Returns the work that remains after that.
+    pub async fn last_words(mut self: Box<Self>, end: End) -> (End, Option<Leftover>) {
         let end = match self.session.client_fault() {
             Some(why) => End::ClientFault(why),
             None => end,
@@ -268,11 +284,12 @@ impl Driver {
             }
             (end, _) => end,
         };
-        if self.session.defines_after_its_end() {
+        let leftover = self.session.defines_after_its_end().then(|| {
             let unfinished = self.host().context.shared_database().unfinished.clone();
-            unfinished.spawn(until_the_server_ends(self.server, self.session));
-        }
-        end
+            let leftover = unfinished.track_future(until_the_server_ends(self.server, self.session));
+            Box::pin(leftover) as Leftover
+        });
+        (end, leftover)
     }
 
     /// Stops the session's work at the server: cancels its current statement and sends Terminate.

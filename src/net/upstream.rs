@@ -6,7 +6,7 @@ use super::binding::Binding;
 use super::login::{Authenticated, MAX_AUTHENTICATION, authenticate, first_answer};
 use super::peer::Peer;
 use super::refused::{Refused, pass_refusal, refuse, tell_of_upstream, tls_text};
-use super::stream::{Ends, Stream};
+use super::stream::{Carrier, Ends, Stream};
 use crate::config::{Address, Settings, TargetSession};
 use crate::state::connections::Seat;
 use crate::state::lifecycle::{CANNOT_CONNECT_NOW, too_late};
@@ -350,9 +350,9 @@ async fn attempt_to_connect(
         (Stream::Tcp(stream), Address::Tcp { host, .. }) if attempt != Attempt::Plain => (stream, host),
         (stream, _) => return Ok(stream),
     };
-    match tls.negotiate(stream, host).await? {
+    match tls.negotiate(Carrier::Runtime(stream), host).await? {
         Negotiated::Tls(stream, secured) => Ok(Stream::Tls(Box::new((*stream).into()), secured)),
-        Negotiated::Plain(stream) if attempt == Attempt::Offered => Ok(Stream::Tcp(stream)),
+        Negotiated::Plain(Carrier::Runtime(stream)) if attempt == Attempt::Offered => Ok(Stream::Tcp(stream)),
         Negotiated::Plain(_) => Err(io::Error::other(NoTls::NotOffered)),
     }
 }

@@ -18,6 +18,7 @@ mod watch;
 use crate::config::Origin;
 use crate::listen::Inherited;
 use crate::metrics::Metrics;
+use crate::net::driver::{Driver, Leftover};
 use crate::net::handshake::{self, Heard, Opened};
 use crate::net::proxy_header::Announced;
 use crate::net::refused::Refused;
@@ -129,17 +130,24 @@ fn begin_session(workers: &Workers, shared: Arc<Shared>, stream: AcceptedStream,
     // The socket no longer knows its peer after a reset, with which health checks end.
     let origin = address.map_or(Origin::Unix, Origin::Address);
     let seat = shared.connections.enter(number, source, shared.settings().limits.connections.get());
+    let relays = workers.clone();
     workers.begin(async move {
         match stream.into_stream() {
-            Ok(stream) => serve_session(shared, stream, origin, peer, seat).await,
+            Ok(stream) => serve_session(&relays, shared, stream, origin, peer, seat).await,
             Err(error) => tracing::error!(%error, peer, "accept_failed"),
         }
     });
 }
 
-/// Boxes the steps before the session. Otherwise the task would keep the memory of the largest step for the whole
-/// session.
-async fn serve_session(shared: Arc<Shared>, mut stream: Stream, origin: Origin, mut peer: String, mut seat: Seat) {
+/// Performs the steps before the session, and begins it.
+async fn serve_session(
+    workers: &Workers,
+    shared: Arc<Shared>,
+    mut stream: Stream,
+    origin: Origin,
+    mut peer: String,
+    mut seat: Seat,
+) {
     let session = seat.number();
     let (settings, mut announced) = (shared.settings(), None);
     if settings.proxy_protocol_from.iter().any(|it| it.covers(origin)) {
@@ -165,19 +173,8 @@ async fn serve_session(shared: Arc<Shared>, mut stream: Stream, origin: Origin, 
     let claims = caller.claims();
     match Box::pin(handshake::shake_hands(shared.clone(), caller, &mut seat, &peer)).await {
         Ok(Opened::Session(driver)) => {
-            let session = driver.host().record.clone();
             let is_check = announced == Some(Announced::Balancer);
-            log_start(&shared, &session, is_check);
-            let entry = shared.sessions.enter(session.clone());
-            let registration = driver.host().context.register(&session);
-            // Another server may have become the primary during the login.
-            if !shared.servers.keeps(&session.server, session.fence.identity.as_ref().ok()) {
-                session.replace();
-            }
-            let end = driver.run().await;
-            drop(registration);
-            drop(entry);
-            log_end(&shared, &session, &end, is_check);
+            workers.relay(relay_session(shared, driver, seat, is_check));
         }
         Ok(Opened::Console(caller)) => match Box::pin(ConsoleSession::open(shared.clone(), *caller, &mut seat)).await {
             Ok(console) => {
@@ -190,6 +187,23 @@ async fn serve_session(shared: Arc<Shared>, mut stream: Stream, origin: Origin, 
         },
         Err(refused) => log_refusal(&shared, session, &peer, Some(claims), &refused),
     }
+}
+
+/// Runs a session. Returns the work that remains after its end.
+async fn relay_session(shared: Arc<Shared>, driver: Box<Driver>, seat: Seat, is_check: bool) -> Option<Leftover> {
+    let session = driver.host().record.clone();
+    log_start(&shared, &session, is_check);
+    let entry = shared.sessions.enter(session.clone());
+    let registration = driver.host().context.register(&session);
+    // Another server may have become the primary during the login.
+    if !shared.servers.keeps(&session.server, session.fence.identity.as_ref().ok()) {
+        session.replace();
+    }
+    let (end, leftover) = driver.run().await;
+    drop((registration, entry));
+    log_end(&shared, &session, &end, is_check);
+    drop(seat);
+    leftover
 }
 
 async fn serve_console(shared: Arc<Shared>, console: ConsoleSession, session: u64, address: String) {

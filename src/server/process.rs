@@ -1,11 +1,13 @@
 //! The process: its threads, its limit of open files, and its notifications to systemd (`sd_notify(3)`).
 //!
-//! Each thread that runs sessions, named `relay`, has its own single-threaded runtime, so that a session stays on its thread: its
-//! events wake no other thread, and no thread steals work. Owns the assignment of sessions to threads. Must never move a session.
+//! Clients log in on one runtime. Then each session stays on a relay thread. Owns the assignment of sessions to these threads.
 
 use crate::config::Settings;
+use crate::net::driver::Leftover;
+use crate::relay::Relay;
 use crate::state::shared::BESIDE_SESSIONS;
 use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::time::{ClockId, clock_gettime};
 use std::io;
@@ -97,27 +99,30 @@ const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The threads for sessions.
 #[derive(Clone)]
 pub struct Workers {
+    /// The runtime of clients that log in.
+    logins: Handle,
     workers: Arc<[Worker]>,
     /// The sessions of all threads, from the accepted connection on.
     sessions: TaskTracker,
 }
 
 struct Worker {
-    handle: Handle,
+    relay: Relay,
     /// Each session of the thread holds a clone.
     sessions: Arc<()>,
 }
 
 impl Workers {
-    /// Starts the threads. Keep the runtimes as long as sessions run, and drop them outside all runtimes.
+    /// Starts the threads. Keep the runtime as long as sessions run, and drop it outside all runtimes.
     ///
     /// # Errors
     /// The system cannot start the threads.
-    pub fn start(count: NonZeroUsize) -> io::Result<(Self, Vec<Runtime>)> {
-        let runtimes = (0..count.get()).map(|_| runtime("relay", Some(1))).collect::<io::Result<Vec<_>>>()?;
-        let worker = |runtime: &Runtime| Worker { handle: runtime.handle().clone(), sessions: Arc::default() };
-        let workers = Workers { workers: runtimes.iter().map(worker).collect(), sessions: TaskTracker::new() };
-        Ok((workers, runtimes))
+    pub fn start(count: NonZeroUsize) -> io::Result<(Self, Runtime)> {
+        let runtime = runtime("relay", Some(count.get()))?;
+        let worker = |_| Ok(Worker { relay: Relay::start(runtime.handle())?, sessions: Arc::default() });
+        let workers = (0..count.get()).map(worker).collect::<io::Result<_>>()?;
+        let workers = Workers { logins: runtime.handle().clone(), workers, sessions: TaskTracker::new() };
+        Ok((workers, runtime))
     }
 
     /// Returns when no connection remains, including those that have not logged in. Cancel-safe.
@@ -126,12 +131,20 @@ impl Workers {
         self.sessions.wait().await;
     }
 
-    /// Runs a session on the thread with the fewest sessions.
-    pub fn begin(&self, session: impl Future<Output = ()> + Send + 'static) {
+    /// Serves a client that connects.
+    pub fn begin(&self, login: impl Future<Output = ()> + Send + 'static) {
+        self.sessions.spawn_on(login, &self.logins);
+    }
+
+    /// Runs a session, and the work that remains after it, on the thread with the fewest sessions.
+    pub fn relay(&self, session: impl Future<Output = Option<Leftover>> + Send + 'static) {
         let Some(worker) = self.workers.iter().min_by_key(|worker| Arc::strong_count(&worker.sessions)) else { return };
-        let counted = worker.sessions.clone();
-        // An async block that awaits the session would reserve its memory twice: for the captured and the pinned value.
-        self.sessions.spawn_on(session.map(move |()| drop(counted)), &worker.handle);
+        let counted = (worker.sessions.clone(), self.sessions.token());
+        let ended = session.map(move |leftover| {
+            drop(counted);
+            leftover
+        });
+        worker.relay.begin(ended.then(OptionFuture::from).map(drop));
     }
 }
 

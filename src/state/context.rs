@@ -5,6 +5,7 @@ use super::database::{PREPARE_LIMIT, SharedDatabase};
 use super::room::{MessageBudget, ParsePermits};
 use super::sessions::SessionRecord;
 use super::shared::Shared;
+use crate::relay;
 use fencegate_fence::session::{Epoch, SessionFence, Token};
 use fencegate_fence::{Claim, CutOff, Database, Registration, Role};
 use fencegate_policy::{Mode, Opaque, PolicySet, Resource};
@@ -294,13 +295,13 @@ impl Host for SessionHost {
         // Other sessions of this thread continue on another thread.
         let read_apart = || {
             let read = || reader_process::read(text, lexing, with_rows);
-            tokio::task::block_in_place(|| cache.read_apart(text, lexing, with_rows, read))
+            relay::without_delaying_others(|| cache.read_apart(text, lexing, with_rows, read))
         };
         if permit.as_ref().is_some_and(|permit| permit.apart) {
             return Ok(read_apart());
         }
         let permit = permit.map_or_else(|| take_permit(false), Ok)?;
-        if let Some(proved) = tokio::task::block_in_place(|| cache.prove(text, lexing, with_rows)) {
+        if let Some(proved) = relay::without_delaying_others(|| cache.prove(text, lexing, with_rows)) {
             return Ok(proved);
         }
         // Release the permit first: texts that parse fast must not wait for slow ones.
@@ -314,7 +315,7 @@ impl Host for SessionHost {
     }
 
     fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R {
-        tokio::task::block_in_place(work)
+        relay::without_delaying_others(work)
     }
 
     fn note_query(&self) {

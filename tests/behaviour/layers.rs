@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[&str] = &[
     "waiting_connections",
     "listen",
+    "relay",
     "log_queue",
     "escape",
     "picture",

@@ -13,8 +13,7 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -41,11 +40,11 @@ pub struct Connector {
 }
 
 /// A server's answer to a request for TLS.
-pub enum Negotiated {
+pub enum Negotiated<S> {
     /// Encrypted from now on.
-    Tls(Box<TlsStream<TcpStream>>, Secured),
+    Tls(Box<TlsStream<S>>, Secured),
     /// The server has no TLS.
-    Plain(TcpStream),
+    Plain(S),
 }
 
 impl Connector {
@@ -87,7 +86,10 @@ impl Connector {
     ///
     /// # Errors
     /// When the two do not agree, or the certificate does not pass; [`super::trouble`] explains them.
-    pub async fn negotiate(&self, mut stream: TcpStream, host: &str) -> io::Result<Negotiated> {
+    pub async fn negotiate<S>(&self, mut stream: S, host: &str) -> io::Result<Negotiated<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         stream.write_all(&SSL_REQUEST).await?;
         let mut answer = [0; 2];
         match (stream.read(&mut answer).await?, answer[0]) {

@@ -1,0 +1,208 @@
+//! A socket of a session that a relay polls.
+//!
+//! Readiness is edge-triggered: the socket may be used until it would block, and the next event makes it ready again. The
+//! session is polled at each event, and then repeats the operations that would have blocked, so no future has to leave a waker here.
+
+use bytes::{Bytes, BytesMut};
+use mio::event::Event;
+use rustix::buffer::spare_capacity;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+const READABLE: u8 = 1;
+const WRITABLE: u8 = 2;
+/// The other side sends no more, or the connection has failed: reads do not block anymore.
+const CLOSED: u8 = 4;
+
+/// A read of so much needs no memory of its own.
+const LITTLE: usize = 1024;
+
+/// Operations for which the socket may be ready. Only the thread that polls its session uses it.
+#[derive(Debug)]
+pub struct Readiness(AtomicU8);
+
+impl Default for Readiness {
+    fn default() -> Self {
+        Readiness(AtomicU8::new(READABLE | WRITABLE))
+    }
+}
+
+impl Readiness {
+    pub(super) fn note(&self, event: &Event) {
+        let mut bits = self.0.load(Ordering::Relaxed);
+        if event.is_error() || event.is_read_closed() {
+            bits |= CLOSED;
+        }
+        if event.is_readable() || bits & CLOSED > 0 {
+            bits |= READABLE;
+        }
+        if event.is_writable() || event.is_error() || event.is_write_closed() {
+            bits |= WRITABLE;
+        }
+        self.0.store(bits, Ordering::Relaxed);
+    }
+
+    /// Another thread has used the socket meanwhile: it tries again.
+    pub(super) fn doubt(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed) | READABLE | WRITABLE, Ordering::Relaxed);
+    }
+
+    fn has(&self, bit: u8) -> bool {
+        self.0.load(Ordering::Relaxed) & bit > 0
+    }
+
+    fn clear(&self, bit: u8) {
+        self.0.store(self.0.load(Ordering::Relaxed) & !bit, Ordering::Relaxed);
+    }
+
+    /// The result of a call that does not block.
+    fn poll<T>(&self, bit: u8, call: impl FnOnce() -> rustix::io::Result<T>) -> Poll<io::Result<T>> {
+        if !self.has(bit) {
+            return Poll::Pending;
+        }
+        match call() {
+            Err(rustix::io::Errno::AGAIN) => {
+                self.clear(bit);
+                Poll::Pending
+            }
+            result => Poll::Ready(result.map_err(io::Error::from)),
+        }
+    }
+}
+
+/// A connected socket, registered with the relay.
+#[derive(Debug)]
+pub struct Relayed {
+    socket: OwnedFd,
+    readiness: Arc<Readiness>,
+}
+
+impl Relayed {
+    pub(super) fn new(socket: OwnedFd, readiness: Arc<Readiness>) -> Self {
+        Relayed { socket, readiness }
+    }
+
+    /// Returns true if a read may succeed.
+    pub fn is_readable(&self) -> bool {
+        self.readiness.has(READABLE)
+    }
+
+    /// Appends received bytes, up to this many.
+    ///
+    /// # Errors
+    /// The socket's errors.
+    pub fn poll_fill(&self, input: &mut BytesMut, at_once: usize) -> Poll<io::Result<usize>> {
+        if at_once <= LITTLE {
+            let mut bytes = [MaybeUninit::uninit(); LITTLE];
+            return self.poll_recv(at_once, || {
+                let ((read, _), _) = recv(&self.socket, &mut bytes[..at_once], RecvFlags::empty())?;
+                input.extend_from_slice(read);
+                Ok(read.len())
+            });
+        }
+        // Safe code cannot make the spare room of a BytesMut part of it, but that of a Vec. The start of a message is copied. A
+        // long start would be copied again and again.
+        let is_long = input.len() > at_once / 4;
+        let start = if is_long { &[][..] } else { &input[..] };
+        let mut bytes = Vec::with_capacity(start.len() + at_once);
+        bytes.extend_from_slice(start);
+        let room = bytes.capacity() - bytes.len();
+        let read = self.poll_recv(room, || {
+            recv(&self.socket, spare_capacity(&mut bytes), RecvFlags::empty()).map(|(read, _)| read)
+        });
+        match read {
+            Poll::Ready(_) if is_long => input.extend_from_slice(&bytes),
+            Poll::Ready(_) => *input = BytesMut::from(Bytes::from(bytes)),
+            Poll::Pending => {}
+        }
+        read
+    }
+
+    /// Reads with this call, which has that much room.
+    fn poll_recv(&self, room: usize, call: impl FnOnce() -> rustix::io::Result<usize>) -> Poll<io::Result<usize>> {
+        let read = self.readiness.poll(READABLE, call);
+        // The rest would be another event, and so would the end.
+        if let Poll::Ready(Ok(read)) = read
+            && read < room
+            && !self.readiness.has(CLOSED)
+        {
+            self.readiness.clear(READABLE);
+        }
+        read
+    }
+
+    /// Reads received bytes.
+    ///
+    /// # Errors
+    /// The socket's errors.
+    pub fn poll_read(&self, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let bytes = buffer.initialize_unfilled();
+        let call = |bytes| recv(&self.socket, bytes, RecvFlags::empty()).map(|(read, _)| read);
+        let read = self.poll_recv(bytes.len(), || call(bytes))?;
+        read.map(|read| {
+            buffer.advance(read);
+            Ok(())
+        })
+    }
+
+    /// Writes as much as the socket accepts.
+    ///
+    /// # Errors
+    /// The socket's errors.
+    pub fn poll_send(&self, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.readiness.poll(WRITABLE, || send(&self.socket, bytes, SendFlags::NOSIGNAL))
+    }
+
+    /// Ends the output.
+    ///
+    /// # Errors
+    /// The socket's error.
+    pub fn end(&self) -> io::Result<()> {
+        match shutdown(&self.socket, Shutdown::Write) {
+            // The other side has closed the connection.
+            Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Inside of TLS.
+impl AsyncRead for Relayed {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Relayed::poll_read(&self, buffer)
+    }
+}
+
+impl AsyncWrite for Relayed {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send(bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut nothing = SendAncillaryBuffer::default();
+        self.readiness.poll(WRITABLE, || sendmsg(&self.socket, parts, &mut nothing, SendFlags::NOSIGNAL))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.end())
+    }
+}
