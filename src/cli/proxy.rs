@@ -15,7 +15,6 @@ use fencegate_statement::reader_process;
 use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, setrlimit};
 use std::process::ExitCode;
-use tokio::runtime::Runtime;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -55,7 +54,9 @@ pub(super) fn run(arguments: Arguments) -> Ended {
     let (workers, relays) = Workers::start(workers).map_err(no_runtime)?;
     let result = runtime.block_on(server::run(start, inherited, workers, loaded));
     // Do not wait for pending file reads and name resolutions.
-    [relays, runtime].into_iter().for_each(Runtime::shutdown_background);
+    runtime.shutdown_background();
+    // The remaining sessions end with the process. Without the timers of their runtime they would panic.
+    std::mem::forget(relays);
     result.map(|()| ExitCode::SUCCESS).map_err(|error| {
         tracing::error!("{error}");
         ExitCode::FAILURE

@@ -35,10 +35,10 @@ const AFTER_HANG_UP: Duration = Duration::from_secs(10);
 /// Time after which a busy session yields to other sessions of its thread.
 const AT_ONCE: Duration = Duration::from_millis(5);
 
-/// Turns after which it does the same: sockets that are always ready never let it wait.
+/// Number of turns without a wait after which the session yields, too.
 const TURNS: usize = 32;
 
-/// Work that remains after the end of a session: [`super::term`] waits for the server's end.
+/// Work that remains after the end of a session: waiting for the end of its server process.
 pub type Leftover = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A session with its sockets.
@@ -355,7 +355,7 @@ impl Performing {
     /// Starts the task.
     pub fn new(task: Task, context: &context::Context, session: &Arc<SessionRecord>) -> Self {
         let wanted = Arc::new(());
-        // Places in queues stay on this thread, because only this session waits for them.
+        // Tasks that wait in a queue run on the runtime of logins, because only this session waits for them.
         let background = &context.shared().background;
         let is_in_queue = matches!(task, Task::ParsePermit { .. } | Task::Room { .. });
         let (otherwise, handle) = match task {

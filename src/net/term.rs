@@ -47,14 +47,14 @@ pub struct Term {
     /// The orders as last seen.
     now: Orders,
     kill: CancellationToken,
-    /// The signal has arrived.
+    /// [`Signal::Kill`] has arrived. Cheaper to read than the token.
     is_killed: bool,
     is_replaced: Arc<AtomicBool>,
     fence: Arc<SessionFence>,
     /// One future per signal. The session checks for signals with each message, and polls only the futures that were
     /// woken.
     signals: FuturesUnordered<Pin<Box<dyn Future<Output = Signal> + Send>>>,
-    /// The futures have to be polled although nothing has woken them.
+    /// The futures have to be polled even if nothing has woken the session.
     is_due: bool,
     alarm: Alarm,
     database: String,
@@ -152,7 +152,7 @@ impl Term {
 
     /// The next signal.
     pub fn poll_signal(&mut self, context: &mut Context<'_>) -> Poll<Signal> {
-        if !self.is_due && !relay::is_woken() {
+        if !relay::take_woken() && !self.is_due {
             return Poll::Pending;
         }
         let Poll::Ready(Some(signal)) = self.signals.poll_next_unpin(context) else {

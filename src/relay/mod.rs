@@ -1,11 +1,19 @@
-//! Threads that relay: each runs the sessions that it was given, and waits for all their sockets in one call.
+//! The executor of the relay threads. Each thread polls its sessions and waits for all their sockets in one call.
 //!
-//! A session is a future. The thread polls it when one of its sockets is ready, or when something else wakes it. Everything
-//! that is ready after one wait is handled before the next. tokio's runtime does the same for a third of the proxy's
-//! instructions: docs/internals/decisions/070.
+//! A session is a future. The thread polls it when one of its sockets is ready, or when its waker is called. The thread handles
+//! all events of one wait before the next wait. tokio's runtime spends a third of a transaction's instructions on this:
+//! docs/internals/decisions/053-threads-that-only-relay.md.
 //!
-//! Owns the readiness of the sockets of sessions. A session stays on its thread. Only if it has to block, another thread
-//! goes on with the others. Must never poll a session on two threads at once.
+//! Owns the sessions of a thread and the readiness of their sockets. A session stays on its thread. If a session has to block,
+//! another thread continues with the other sessions.
+//!
+//! Must never
+//! - poll a session on two threads at once;
+//! - end a thread because a session panics;
+//! - use an event for anything but another attempt: an event may belong to an earlier session in the same place.
+//!
+//! Sockets of a session do not register the waker. Poll them only from the session's own future, not from a spawned task or a
+//! `FuturesUnordered`.
 
 mod socket;
 
@@ -39,33 +47,34 @@ const SOCKETS: usize = 2;
 
 type Session = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A thread that relays.
+/// A relay thread.
 pub struct Relay(Arc<Inbox>);
 
 /// Messages from other threads.
 struct Inbox {
-    news: Mutex<News>,
+    messages: Mutex<Messages>,
     waker: mio::Waker,
 }
 
 #[derive(Default)]
-struct News {
+struct Messages {
+    /// New sessions.
     begun: Vec<Session>,
-    /// Places of sessions that were woken.
+    /// Places of sessions whose waker was called.
     woken: Vec<usize>,
-    /// Sessions that have blocked, unless they have ended, and their places.
-    back: Vec<(usize, Option<Session>)>,
+    /// Sessions that no longer block, with their places. None: the session has ended.
+    unblocked: Vec<(usize, Option<Session>)>,
 }
 
 impl Inbox {
-    fn tell(&self, tell: impl FnOnce(&mut News)) {
-        tell(&mut self.news.lock());
-        // Fails only if the system has no memory for the counter.
+    fn send(&self, add: impl FnOnce(&mut Messages)) {
+        add(&mut self.messages.lock());
+        // Writing to an eventfd does not fail.
         self.waker.wake().ok();
     }
 }
 
-/// The state of the thread, which another thread continues if a session blocks.
+/// The state of a relay thread. If a session blocks, another thread continues with it.
 struct Core {
     poll: mio::Poll,
     events: Events,
@@ -74,24 +83,34 @@ struct Core {
     free: Vec<usize>,
     /// Places of the sessions to poll.
     ready: VecDeque<usize>,
-    /// Place of the session that is polled.
+    /// Place of the session that is being polled.
     current: usize,
 }
 
 struct Place {
-    /// None while the session is polled, or if there is none.
+    /// None if there is no session, or while it is polled.
     session: Option<Session>,
     waker: Waker,
     wakeup: Arc<Wakeup>,
-    /// It is among those to poll.
+    /// The waker was called since the session last called [`take_woken`].
+    is_woken: bool,
+    /// The place is in `ready`.
     is_ready: bool,
     sockets: [Option<Arc<Readiness>>; SOCKETS],
 }
 
 struct Wakeup {
     place: usize,
+    /// The waker was called since the last poll began.
     is_woken: AtomicBool,
     inbox: Arc<Inbox>,
+}
+
+impl Wakeup {
+    fn take(&self) -> bool {
+        // If the load misses a call, that call's message leads to another poll.
+        self.is_woken.load(Ordering::Relaxed) && self.is_woken.swap(false, Ordering::AcqRel)
+    }
 }
 
 impl Wake for Wakeup {
@@ -101,28 +120,33 @@ impl Wake for Wakeup {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.is_woken.swap(true, Ordering::AcqRel) {
-            self.inbox.tell(|news| news.woken.push(self.place));
+            self.inbox.send(|messages| messages.woken.push(self.place));
         }
     }
 }
 
 thread_local! {
-    /// The thread's state while it polls a session.
+    /// The thread's state while it polls a session that has not blocked.
     static CORE: Cell<Option<Box<Core>>> = const { Cell::new(None) };
+}
 
-    /// The session that is polled was woken by something other than its sockets.
-    static IS_WOKEN: Cell<bool> = const { Cell::new(true) };
+/// None if no relay polls a session here, or the session has blocked.
+fn with_core<R>(act: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    let mut core = CORE.take()?;
+    let result = act(&mut core);
+    CORE.set(Some(core));
+    Some(result)
 }
 
 impl Relay {
-    /// Starts a thread of that runtime, whose timers its sessions use.
+    /// Starts a relay on a blocking thread of this runtime. Its sessions use the timers of the runtime.
     ///
     /// # Errors
     /// The system's error.
     pub fn start(runtime: &Handle) -> io::Result<Self> {
         let poll = mio::Poll::new()?;
         let waker = mio::Waker::new(poll.registry(), WAKE)?;
-        let inbox = Arc::new(Inbox { news: Mutex::default(), waker });
+        let inbox = Arc::new(Inbox { messages: Mutex::default(), waker });
         let core = Core {
             poll,
             events: Events::with_capacity(MAX_EVENTS),
@@ -139,14 +163,15 @@ impl Relay {
     /// Runs a session.
     pub fn begin(&self, session: impl Future<Output = ()> + Send + 'static) {
         let session = Box::pin(session);
-        self.0.tell(|news| news.begun.push(session));
+        self.0.send(|messages| messages.begun.push(session));
     }
 }
 
-/// Does work that takes long. Meanwhile another thread goes on with the other sessions.
+/// Does work that takes long. Meanwhile another thread continues with the other sessions.
 pub fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R {
     match CORE.take() {
         Some(core) => {
+            // If the system starts no more threads, this one continues after the work.
             Handle::current().spawn_blocking(move || run(core));
             work()
         }
@@ -154,9 +179,9 @@ pub fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Returns false if only the sockets of the session have woken it.
-pub fn is_woken() -> bool {
-    IS_WOKEN.get()
+/// Returns false if only sockets have woken the session since the last call.
+pub fn take_woken() -> bool {
+    with_core(|core| std::mem::take(&mut core.places[core.current].is_woken)).unwrap_or(true)
 }
 
 /// Lets the other sessions of the thread go first.
@@ -166,27 +191,20 @@ pub async fn yield_now() {
         if std::mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
-        match CORE.take() {
-            Some(mut core) => {
-                core.make_ready(core.current);
-                CORE.set(Some(core));
-            }
-            None => context.waker().wake_by_ref(),
+        if with_core(|core| core.make_ready(core.current)).is_none() {
+            context.waker().wake_by_ref();
         }
         Poll::Pending
     })
     .await;
 }
 
-/// Registers a socket of the session that is polled.
+/// Registers a socket of the session that is being polled, which must not have blocked.
 ///
 /// # Errors
 /// The system's error, or no relay polls a session here.
 pub fn register(socket: OwnedFd) -> io::Result<Relayed> {
-    let mut core = CORE.take().ok_or(io::ErrorKind::Unsupported)?;
-    let registered = core.register(socket);
-    CORE.set(Some(core));
-    registered
+    with_core(|core| core.register(socket)).unwrap_or(Err(io::ErrorKind::Unsupported.into()))
 }
 
 fn run(mut core: Box<Core>) {
@@ -202,17 +220,17 @@ fn run(mut core: Box<Core>) {
     }
 }
 
-/// None if another thread goes on with the others.
+/// Returns None if the session has blocked, and another thread continues.
 fn poll_session(mut core: Box<Core>, place: usize) -> Option<Box<Core>> {
     let it = &mut core.places[place];
     it.is_ready = false;
     let Some(mut session) = it.session.take() else { return Some(core) };
-    IS_WOKEN.set(it.wakeup.is_woken.load(Ordering::Relaxed) && it.wakeup.is_woken.swap(false, Ordering::AcqRel));
+    it.is_woken |= it.wakeup.take();
     let waker = it.waker.clone();
     core.current = place;
     let inbox = core.inbox.clone();
     CORE.set(Some(core));
-    // The hook of panics has logged it.
+    // The panic hook has logged the panic.
     let poll = || session.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
     let is_over = catch_unwind(AssertUnwindSafe(poll)).unwrap_or(true);
     let session = if is_over { discard(session) } else { Some(session) };
@@ -222,7 +240,7 @@ fn poll_session(mut core: Box<Core>, place: usize) -> Option<Box<Core>> {
             Some(core)
         }
         None => {
-            inbox.tell(|news| news.back.push((place, session)));
+            inbox.send(|messages| messages.unblocked.push((place, session)));
             None
         }
     }
@@ -234,18 +252,15 @@ fn discard(session: Session) -> Option<Session> {
 }
 
 impl Core {
-    /// Waits until a session is to be polled.
+    /// Waits for events and messages. Queues their sessions.
     fn wait(&mut self) {
         let timeout = (!self.ready.is_empty()).then_some(Duration::ZERO);
-        if let Err(error) = self.poll.poll(&mut self.events, timeout)
-            && error.kind() != io::ErrorKind::Interrupted
-        {
-            tracing::error!(%error, "sockets_not_polled");
-        }
-        let mut has_news = false;
+        // Fails only if a signal interrupts it, with no events.
+        self.poll.poll(&mut self.events, timeout).ok();
+        let mut has_messages = false;
         for event in &self.events {
             match event.token() {
-                WAKE => has_news = true,
+                WAKE => has_messages = true,
                 Token(token) => {
                     let (place, socket) = (token / SOCKETS, token % SOCKETS);
                     let Some(it) = self.places.get_mut(place) else { continue };
@@ -256,14 +271,14 @@ impl Core {
                 }
             }
         }
-        if has_news {
-            self.take_news();
+        if has_messages {
+            self.take_messages();
         }
     }
 
-    fn take_news(&mut self) {
-        let News { begun, woken, back } = std::mem::take(&mut *self.inbox.news.lock());
-        for (place, session) in back {
+    fn take_messages(&mut self) {
+        let Messages { begun, woken, unblocked } = std::mem::take(&mut *self.inbox.messages.lock());
+        for (place, session) in unblocked {
             self.places[place].sockets.iter().flatten().for_each(|readiness| readiness.doubt());
             self.put_back(place, session);
             self.make_ready(place);
@@ -273,7 +288,8 @@ impl Core {
             let place = self.free.pop().unwrap_or(self.places.len());
             let wakeup = Arc::new(Wakeup { place, is_woken: AtomicBool::new(true), inbox: self.inbox.clone() });
             let waker = Waker::from(wakeup.clone());
-            let it = Place { session: Some(session), waker, wakeup, is_ready: false, sockets: [None, None] };
+            let it =
+                Place { session: Some(session), waker, wakeup, is_woken: true, is_ready: false, sockets: [None, None] };
             match self.places.get_mut(place) {
                 Some(free) => *free = it,
                 None => self.places.push(it),
@@ -288,7 +304,7 @@ impl Core {
         }
     }
 
-    /// The session was polled. None: it is over.
+    /// Ends a poll. None: the session has ended.
     fn put_back(&mut self, place: usize, session: Option<Session>) {
         let it = &mut self.places[place];
         if session.is_none() {

@@ -1,7 +1,9 @@
 //! A socket of a session that a relay polls.
 //!
-//! Readiness is edge-triggered: the socket may be used until it would block, and the next event makes it ready again. The
-//! session is polled at each event, and then repeats the operations that would have blocked, so no future has to leave a waker here.
+//! Readiness is edge-triggered: the socket may be used until it would block, and the next event makes it ready again. The relay polls
+//! the session at each event, and the session repeats the operations that would have blocked. Futures leave no waker here.
+//!
+//! Readiness may be claimed falsely, at the cost of a call that would block. It must never be missed.
 
 use bytes::{Bytes, BytesMut};
 use mio::event::Event;
@@ -16,15 +18,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-const READABLE: u8 = 1;
+pub(super) const READABLE: u8 = 1;
 const WRITABLE: u8 = 2;
-/// The other side sends no more, or the connection has failed: reads do not block anymore.
+/// The other side sends no more, or the connection has failed. No event follows for the end of the input.
 const CLOSED: u8 = 4;
 
-/// A read of so much needs no memory of its own.
+/// Largest read that goes through the stack.
 const LITTLE: usize = 1024;
 
-/// Operations for which the socket may be ready. Only the thread that polls its session uses it.
+/// Operations for which the socket may be ready. While its session blocks or goes on after that, two threads use it.
 #[derive(Debug)]
 pub struct Readiness(AtomicU8);
 
@@ -36,22 +38,22 @@ impl Default for Readiness {
 
 impl Readiness {
     pub(super) fn note(&self, event: &Event) {
-        let mut bits = self.0.load(Ordering::Relaxed);
+        let mut bits = 0;
         if event.is_error() || event.is_read_closed() {
-            bits |= CLOSED;
+            bits |= CLOSED | READABLE;
         }
-        if event.is_readable() || bits & CLOSED > 0 {
+        if event.is_readable() {
             bits |= READABLE;
         }
         if event.is_writable() || event.is_error() || event.is_write_closed() {
             bits |= WRITABLE;
         }
-        self.0.store(bits, Ordering::Relaxed);
+        self.0.fetch_or(bits, Ordering::Relaxed);
     }
 
-    /// Another thread has used the socket meanwhile: it tries again.
+    /// Another thread has used the socket, and may have cleared the bit of an event that came after its last attempt.
     pub(super) fn doubt(&self) {
-        self.0.store(self.0.load(Ordering::Relaxed) | READABLE | WRITABLE, Ordering::Relaxed);
+        self.0.fetch_or(READABLE | WRITABLE, Ordering::Relaxed);
     }
 
     fn has(&self, bit: u8) -> bool {
@@ -59,11 +61,11 @@ impl Readiness {
     }
 
     fn clear(&self, bit: u8) {
-        self.0.store(self.0.load(Ordering::Relaxed) & !bit, Ordering::Relaxed);
+        self.0.fetch_and(!bit, Ordering::Relaxed);
     }
 
     /// The result of a call that does not block.
-    fn poll<T>(&self, bit: u8, call: impl FnOnce() -> rustix::io::Result<T>) -> Poll<io::Result<T>> {
+    pub(super) fn poll<T>(&self, bit: u8, call: impl FnOnce() -> rustix::io::Result<T>) -> Poll<io::Result<T>> {
         if !self.has(bit) {
             return Poll::Pending;
         }
@@ -81,7 +83,7 @@ impl Readiness {
 #[derive(Debug)]
 pub struct Relayed {
     socket: OwnedFd,
-    readiness: Arc<Readiness>,
+    pub(super) readiness: Arc<Readiness>,
 }
 
 impl Relayed {

@@ -1,4 +1,5 @@
 use super::*;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -37,7 +38,6 @@ async fn echo(socket: OwnedFd) {
 }
 
 fn is_echoed(near: &mut UnixStream, bytes: &[u8]) {
-    use std::io::{Read, Write};
     near.set_read_timeout(Some(LIMIT)).unwrap();
     let mut writer = near.try_clone().unwrap();
     std::thread::scope(|scope| {
@@ -128,5 +128,173 @@ fn a_session_that_yields_lets_others_go_first() {
     is_echoed(&mut near, b"beside it");
     stop.send(()).unwrap();
     told.recv_timeout(LIMIT).unwrap();
+    runtime.shutdown_background();
+}
+
+#[test]
+fn a_wake_up_counts_until_the_session_takes_it() {
+    let (relay, runtime) = relay();
+    let (tell, told) = mpsc::channel();
+    let (wake, woken) = tokio::sync::oneshot::channel();
+    let (mut near, far) = pair();
+    relay.begin(async move {
+        let socket = register(far).unwrap();
+        assert!(take_woken(), "a session looks at everything when it begins");
+        let mut bytes = bytes::BytesMut::new();
+        poll_fn(|_| socket.poll_fill(&mut bytes, 1024)).await.unwrap();
+        tell.send(take_woken()).unwrap();
+        woken.await.unwrap();
+        yield_now().await;
+        tell.send(take_woken()).unwrap();
+        tell.send(take_woken()).unwrap();
+    });
+    near.write_all(b"bytes").unwrap();
+    assert!(!told.recv_timeout(LIMIT).unwrap(), "an event of a socket is no wake-up");
+    wake.send(()).unwrap();
+    assert!(told.recv_timeout(LIMIT).unwrap(), "in a later poll");
+    assert!(!told.recv_timeout(LIMIT).unwrap(), "once");
+    runtime.shutdown_background();
+}
+
+#[test]
+fn an_event_of_an_earlier_session_in_the_same_place_does_no_harm() {
+    let (relay, runtime) = relay();
+    let (mut near, far) = pair();
+    // As a child process has one until it executes its program: the system goes on to report events.
+    let copy = far.try_clone().unwrap();
+    let (ended, ends) = mpsc::channel();
+    relay.begin(async move {
+        drop(register(far).unwrap());
+        ended.send(()).unwrap();
+    });
+    ends.recv_timeout(LIMIT).unwrap();
+    let (mut later, far) = pair();
+    relay.begin(echo(far));
+    is_echoed(&mut later, b"before");
+    near.write_all(b"bytes").unwrap();
+    drop(near);
+    is_echoed(&mut later, b"after");
+    is_echoed(&mut later, b"after that");
+    drop(copy);
+    runtime.shutdown_background();
+}
+
+#[test]
+fn input_and_its_end_that_arrive_together_are_read_by_a_session_that_has_blocked() {
+    let (relay, runtime) = relay();
+    let (go_on, goes_on) = mpsc::channel();
+    let (tell, told) = mpsc::channel();
+    let (mut near, far) = pair();
+    relay.begin(async move {
+        let socket = register(far).unwrap();
+        without_delaying_others(|| goes_on.recv_timeout(LIMIT).unwrap());
+        let mut bytes = bytes::BytesMut::new();
+        while poll_fn(|_| socket.poll_fill(&mut bytes, 1024)).await.unwrap() > 0 {}
+        tell.send(bytes).unwrap();
+    });
+    near.write_all(b"bytes").unwrap();
+    drop(near);
+    // The other session's events come after those of the first one.
+    let (mut near, far) = pair();
+    relay.begin(echo(far));
+    is_echoed(&mut near, b"bytes");
+    go_on.send(()).unwrap();
+    assert_eq!(told.recv_timeout(LIMIT).unwrap(), &b"bytes"[..]);
+    runtime.shutdown_background();
+}
+
+#[test]
+fn an_event_during_an_attempt_of_a_session_that_has_blocked_is_not_lost() {
+    let (relay, runtime) = relay();
+    let (attempt, attempted) = mpsc::channel();
+    let (fail, fails) = mpsc::channel();
+    let (tell, told) = mpsc::channel();
+    let (mut near, far) = pair();
+    relay.begin(async move {
+        let socket = register(far).unwrap();
+        without_delaying_others(|| ());
+        let mut bytes = bytes::BytesMut::new();
+        let mut is_first = true;
+        let read = poll_fn(move |_| match std::mem::take(&mut is_first) {
+            true => socket.readiness.poll(socket::READABLE, || {
+                attempt.send(()).unwrap();
+                fails.recv_timeout(LIMIT).unwrap();
+                Err(rustix::io::Errno::AGAIN)
+            }),
+            false => socket.poll_fill(&mut bytes, 1024),
+        });
+        tell.send(read.await.unwrap()).unwrap();
+    });
+    attempted.recv_timeout(LIMIT).unwrap();
+    near.write_all(b"bytes").unwrap();
+    let (mut other, far) = pair();
+    relay.begin(echo(far));
+    is_echoed(&mut other, b"bytes");
+    fail.send(()).unwrap();
+    assert_eq!(told.recv_timeout(LIMIT), Ok(5));
+    runtime.shutdown_background();
+}
+
+#[test]
+fn a_panic_after_blocking_ends_one_session() {
+    let (relay, runtime) = relay();
+    for _ in 0..3 {
+        relay.begin(async { without_delaying_others(|| panic!("meant")) });
+        let (mut near, far) = pair();
+        relay.begin(echo(far));
+        is_echoed(&mut near, b"bytes");
+    }
+    runtime.shutdown_background();
+}
+
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("meant");
+    }
+}
+
+#[test]
+fn a_panic_of_a_destructor_ends_one_session() {
+    let (relay, runtime) = relay();
+    let bomb = Bomb;
+    let (polled, is_polled) = mpsc::channel();
+    let mut has_panicked = false;
+    relay.begin(poll_fn(move |_| {
+        let _ = &bomb;
+        polled.send(()).unwrap();
+        assert!(std::mem::replace(&mut has_panicked, true), "meant");
+        Poll::Ready(())
+    }));
+    is_polled.recv_timeout(LIMIT).unwrap();
+    let (mut near, far) = pair();
+    relay.begin(echo(far));
+    is_echoed(&mut near, b"bytes");
+    runtime.shutdown_background();
+}
+
+#[test]
+fn waking_from_many_threads_loses_no_wake_up() {
+    const TURNS: usize = 2000;
+    let (relay, runtime) = relay();
+    let (tell, told) = mpsc::channel();
+    let (begin, mut turns) = tokio::sync::mpsc::unbounded_channel();
+    let notify: [Arc<tokio::sync::Notify>; 2] = Default::default();
+    let notified = notify.clone();
+    relay.begin(async move {
+        for turn in 0..TURNS {
+            // From this thread or from another.
+            tokio::join!(notified[0].notified(), notified[1].notified());
+            tell.send(turn).unwrap();
+            turns.recv().await.unwrap();
+        }
+    });
+    for turn in 0..TURNS {
+        std::thread::scope(|scope| notify.iter().for_each(|it| drop(scope.spawn(|| it.notify_one()))));
+        assert_eq!(told.recv_timeout(LIMIT), Ok(turn));
+        begin.send(()).unwrap();
+    }
     runtime.shutdown_background();
 }

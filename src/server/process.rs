@@ -1,6 +1,6 @@
 //! The process: its threads, its limit of open files, and its notifications to systemd (`sd_notify(3)`).
 //!
-//! Clients log in on one runtime. Then each session stays on a relay thread. Owns the assignment of sessions to these threads.
+//! Clients log in on a runtime of their own. Then each session stays on one relay thread. Owns the assignment of sessions to relays.
 
 use crate::config::Settings;
 use crate::net::driver::Leftover;
@@ -99,7 +99,7 @@ const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The threads for sessions.
 #[derive(Clone)]
 pub struct Workers {
-    /// The runtime of clients that log in.
+    /// The runtime for logins. Sessions use its timers.
     logins: Handle,
     workers: Arc<[Worker]>,
     /// The sessions of all threads, from the accepted connection on.
@@ -121,6 +121,8 @@ impl Workers {
         let runtime = runtime("relay", Some(count.get()))?;
         let worker = |_| Ok(Worker { relay: Relay::start(runtime.handle())?, sessions: Arc::default() });
         let workers = (0..count.get()).map(worker).collect::<io::Result<_>>()?;
+        // Each relay occupies a blocking thread. Another one resolves host names.
+        runtime.spawn_blocking(|| ());
         let workers = Workers { logins: runtime.handle().clone(), workers, sessions: TaskTracker::new() };
         Ok((workers, runtime))
     }
