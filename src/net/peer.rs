@@ -116,11 +116,9 @@ impl Source {
             give_back(input);
             return Poll::Pending;
         }
+        lend(input);
         let read = match &mut self.half {
-            ReadHalf::Relayed(socket) => {
-                lend(input);
-                socket.poll_fill(input, self.at_once)?
-            }
+            ReadHalf::Relayed(socket) => socket.poll_fill(input, self.at_once)?,
             half => {
                 input.reserve(self.at_once);
                 // `read_buf` would fill all capacity that a large message once required.
@@ -216,11 +214,14 @@ thread_local! {
 }
 
 /// Frees the memory of an empty buffer, because most sessions are idle.
+#[inline]
 pub fn give_back(buffer: &mut BytesMut) {
-    if !buffer.is_empty() || buffer.capacity() == 0 {
-        return;
+    if buffer.is_empty() && buffer.capacity() > 0 {
+        keep(std::mem::take(buffer));
     }
-    let mut buffer = std::mem::take(buffer);
+}
+
+fn keep(mut buffer: BytesMut) {
     // A buffer that was used a little can be used on.
     if (buffer.capacity() >= SPARE / 2 || buffer.try_reclaim(SPARE)) && buffer.capacity() < 2 * SPARE {
         SPARE_BUFFERS.with_borrow_mut(|spares| {
@@ -232,6 +233,7 @@ pub fn give_back(buffer: &mut BytesMut) {
 }
 
 /// Gives memory to a buffer that has none.
+#[inline]
 pub fn lend(buffer: &mut BytesMut) {
     if buffer.capacity() == 0 {
         let spare = SPARE_BUFFERS.with_borrow_mut(Vec::pop);

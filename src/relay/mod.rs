@@ -264,8 +264,8 @@ impl Core {
                 Token(token) => {
                     let (place, socket) = (token / SOCKETS, token % SOCKETS);
                     let Some(it) = self.places.get_mut(place) else { continue };
-                    if let Some(readiness) = &it.sockets[socket] {
-                        readiness.note(event);
+                    // A Unix socket reports that it is writable each time the other side has read.
+                    if it.sockets[socket].as_ref().is_some_and(|readiness| readiness.note(event)) {
                         it.make_ready(place, &mut self.ready);
                     }
                 }

@@ -37,7 +37,8 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    pub(super) fn note(&self, event: &Event) {
+    /// Returns true if the socket was not known to be ready.
+    pub(super) fn note(&self, event: &Event) -> bool {
         let mut bits = 0;
         if event.is_error() || event.is_read_closed() {
             bits |= CLOSED | READABLE;
@@ -48,7 +49,7 @@ impl Readiness {
         if event.is_writable() || event.is_error() || event.is_write_closed() {
             bits |= WRITABLE;
         }
-        self.0.fetch_or(bits, Ordering::Relaxed);
+        self.0.fetch_or(bits, Ordering::Relaxed) & bits != bits
     }
 
     /// Another thread has used the socket, and may have cleared the bit of an event that came after its last attempt.

@@ -7,10 +7,19 @@ use tokio::runtime::Runtime;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// A runtime whose end does not wait for the relays.
+struct Running(Option<Runtime>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.take().unwrap().shutdown_background();
+    }
+}
+
 /// A relay, and the runtime that it uses.
-fn relay() -> (Relay, Runtime) {
+fn relay() -> (Relay, Running) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    (Relay::start(runtime.handle()).unwrap(), runtime)
+    (Relay::start(runtime.handle()).unwrap(), Running(Some(runtime)))
 }
 
 /// A socket, and the descriptor of its other end.
@@ -50,7 +59,7 @@ fn is_echoed(near: &mut UnixStream, bytes: &[u8]) {
 
 #[test]
 fn sockets_that_fill_up_go_on() {
-    let (relay, runtime) = relay();
+    let (relay, _runtime) = relay();
     let mut near: Vec<UnixStream> = Vec::new();
     for _ in 0..3 {
         let (one, far) = pair();
@@ -61,12 +70,11 @@ fn sockets_that_fill_up_go_on() {
     for bytes in [&b"a"[..], &much, &much[..1024], &much[..1025], b"z"] {
         near.iter_mut().for_each(|near| is_echoed(near, bytes));
     }
-    runtime.shutdown_background();
 }
 
 #[test]
 fn a_place_is_used_again() {
-    let (relay, runtime) = relay();
+    let (relay, _runtime) = relay();
     for _ in 0..3 {
         let (mut near, far) = pair();
         let (ended, ends) = mpsc::channel();
@@ -78,22 +86,20 @@ fn a_place_is_used_again() {
         drop(near);
         ends.recv_timeout(LIMIT).unwrap();
     }
-    runtime.shutdown_background();
 }
 
 #[test]
 fn a_panic_ends_one_session() {
-    let (relay, runtime) = relay();
+    let (relay, _runtime) = relay();
     relay.begin(async { panic!("meant") });
     let (mut near, far) = pair();
     relay.begin(echo(far));
     is_echoed(&mut near, b"bytes");
-    runtime.shutdown_background();
 }
 
 #[test]
 fn a_session_that_blocks_delays_no_other() {
-    let (relay, runtime) = relay();
+    let (relay, _runtime) = relay();
     let (go_on, goes_on) = mpsc::channel();
     let (tell, told) = mpsc::channel();
     let (wake, woken) = tokio::sync::oneshot::channel();
@@ -109,12 +115,11 @@ fn a_session_that_blocks_delays_no_other() {
     is_echoed(&mut near, b"after it");
     wake.send(()).unwrap();
     told.recv_timeout(LIMIT).unwrap();
-    runtime.shutdown_background();
 }
 
 #[test]
 fn a_session_that_yields_lets_others_go_first() {
-    let (relay, runtime) = relay();
+    let (relay, _runtime) = relay();
     let (tell, told) = mpsc::channel();
     let (mut near, far) = pair();
     let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
@@ -128,12 +133,11 @@ fn a_session_that_yields_lets_others_go_first() {
     is_echoed(&mut near, b"beside it");
     stop.send(()).unwrap();
     told.recv_timeout(LIMIT).unwrap();
-    runtime.shutdown_background();
 }
 
 #[test]
 fn a_wake_up_counts_until_the_session_takes_it() {
-    let (relay, runtime) = relay();
+    let (relay, _runtime) = relay();
     let (tell, told) = mpsc::channel();
     let (wake, woken) = tokio::sync::oneshot::channel();
     let (mut near, far) = pair();
@@ -153,12 +157,11 @@ fn a_wake_up_counts_until_the_session_takes_it() {
     wake.send(()).unwrap();
     assert!(told.recv_timeout(LIMIT).unwrap(), "in a later poll");
     assert!(!told.recv_timeout(LIMIT).unwrap(), "once");
-    runtime.shutdown_background();
 }
 
 #[test]
 fn an_event_of_an_earlier_session_in_the_same_place_does_no_harm() {
-    let (relay, runtime) = relay();
+    let (relay, _runtime) = relay();
     let (mut near, far) = pair();
     // As a child process has one until it executes its program: the system goes on to report events.
     let copy = far.try_clone().unwrap();
@@ -176,36 +179,34 @@ fn an_event_of_an_earlier_session_in_the_same_place_does_no_harm() {
     is_echoed(&mut later, b"after");
     is_echoed(&mut later, b"after that");
     drop(copy);
-    runtime.shutdown_background();
 }
 
 #[test]
-fn input_and_its_end_that_arrive_together_are_read_by_a_session_that_has_blocked() {
-    let (relay, runtime) = relay();
-    let (go_on, goes_on) = mpsc::channel();
+fn an_end_that_arrives_with_the_last_input_is_read() {
+    let (relay, _runtime) = relay();
+    let (go_on, goes_on) = tokio::sync::oneshot::channel();
     let (tell, told) = mpsc::channel();
     let (mut near, far) = pair();
     relay.begin(async move {
         let socket = register(far).unwrap();
-        without_delaying_others(|| goes_on.recv_timeout(LIMIT).unwrap());
+        goes_on.await.unwrap();
         let mut bytes = bytes::BytesMut::new();
         while poll_fn(|_| socket.poll_fill(&mut bytes, 1024)).await.unwrap() > 0 {}
         tell.send(bytes).unwrap();
     });
     near.write_all(b"bytes").unwrap();
     drop(near);
-    // The other session's events come after those of the first one.
-    let (mut near, far) = pair();
+    // The relay has noted the events of the first session when it handles those of another one.
+    let (mut other, far) = pair();
     relay.begin(echo(far));
-    is_echoed(&mut near, b"bytes");
+    is_echoed(&mut other, b"bytes");
     go_on.send(()).unwrap();
     assert_eq!(told.recv_timeout(LIMIT).unwrap(), &b"bytes"[..]);
-    runtime.shutdown_background();
 }
 
 #[test]
 fn an_event_during_an_attempt_of_a_session_that_has_blocked_is_not_lost() {
-    let (relay, runtime) = relay();
+    let (relay, _runtime) = relay();
     let (attempt, attempted) = mpsc::channel();
     let (fail, fails) = mpsc::channel();
     let (tell, told) = mpsc::channel();
@@ -232,19 +233,17 @@ fn an_event_during_an_attempt_of_a_session_that_has_blocked_is_not_lost() {
     is_echoed(&mut other, b"bytes");
     fail.send(()).unwrap();
     assert_eq!(told.recv_timeout(LIMIT), Ok(5));
-    runtime.shutdown_background();
 }
 
 #[test]
 fn a_panic_after_blocking_ends_one_session() {
-    let (relay, runtime) = relay();
+    let (relay, _runtime) = relay();
     for _ in 0..3 {
         relay.begin(async { without_delaying_others(|| panic!("meant")) });
         let (mut near, far) = pair();
         relay.begin(echo(far));
         is_echoed(&mut near, b"bytes");
     }
-    runtime.shutdown_background();
 }
 
 /// Panics when it is dropped.
@@ -258,7 +257,7 @@ impl Drop for Bomb {
 
 #[test]
 fn a_panic_of_a_destructor_ends_one_session() {
-    let (relay, runtime) = relay();
+    let (relay, _runtime) = relay();
     let bomb = Bomb;
     let (polled, is_polled) = mpsc::channel();
     let mut has_panicked = false;
@@ -272,29 +271,47 @@ fn a_panic_of_a_destructor_ends_one_session() {
     let (mut near, far) = pair();
     relay.begin(echo(far));
     is_echoed(&mut near, b"bytes");
-    runtime.shutdown_background();
 }
 
 #[test]
-fn waking_from_many_threads_loses_no_wake_up() {
-    const TURNS: usize = 2000;
-    let (relay, runtime) = relay();
+fn a_wake_up_during_a_poll_leads_to_another_poll() {
+    let (relay, _runtime) = relay();
     let (tell, told) = mpsc::channel();
-    let (begin, mut turns) = tokio::sync::mpsc::unbounded_channel();
-    let notify: [Arc<tokio::sync::Notify>; 2] = Default::default();
-    let notified = notify.clone();
-    relay.begin(async move {
-        for turn in 0..TURNS {
-            // From this thread or from another.
-            tokio::join!(notified[0].notified(), notified[1].notified());
-            tell.send(turn).unwrap();
-            turns.recv().await.unwrap();
-        }
-    });
-    for turn in 0..TURNS {
-        std::thread::scope(|scope| notify.iter().for_each(|it| drop(scope.spawn(|| it.notify_one()))));
-        assert_eq!(told.recv_timeout(LIMIT), Ok(turn));
-        begin.send(()).unwrap();
+    let mut polls = 0;
+    relay.begin(poll_fn(move |context| {
+        polls += 1;
+        let waker = context.waker().clone();
+        std::thread::spawn(move || waker.wake()).join().unwrap();
+        tell.send(polls).unwrap();
+        if polls < 4 { Poll::Pending } else { Poll::Ready(()) }
+    }));
+    for polls in 1..=4 {
+        assert_eq!(told.recv_timeout(LIMIT), Ok(polls));
     }
-    runtime.shutdown_background();
+}
+
+#[test]
+fn a_session_is_not_polled_for_what_it_knows() {
+    let (relay, _runtime) = relay();
+    let (tell, told) = mpsc::channel();
+    let (mut near, far) = pair();
+    let mut socket = None;
+    let mut far = Some(far);
+    relay.begin(poll_fn(move |_| {
+        if let Some(far) = far.take() {
+            socket = Some(register(far).unwrap());
+        }
+        tell.send(socket.as_ref().unwrap().is_readable()).unwrap();
+        Poll::<()>::Pending
+    }));
+    assert_eq!(told.recv_timeout(LIMIT), Ok(true));
+    // The relay handles these events before those of another session.
+    near.write_all(b"bytes").unwrap();
+    let (mut other, far) = pair();
+    relay.begin(echo(far));
+    is_echoed(&mut other, b"bytes");
+    assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Empty), "it knew that it could read");
+    drop(near);
+    is_echoed(&mut other, b"bytes");
+    assert_eq!(told.recv_timeout(LIMIT), Ok(true), "the end is new");
 }

@@ -120,13 +120,17 @@ impl Cache {
         }
     }
 
-    fn shard(&self, text: &[u8]) -> MutexGuard<'_, Shard> {
-        let shard = &self.shards[self.hasher.hash_one(text) as usize % SHARDS];
-        shard.lock()
+    fn shard(&self, text: &[u8]) -> (u64, MutexGuard<'_, Shard>) {
+        let hash = self.hasher.hash_one(text);
+        (hash, self.shards[hash as usize % SHARDS].lock())
     }
 
     fn find(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
-        if text.len() > LONGEST_TEXT { None } else { self.shard(text).find(text, lexing, with_rows) }
+        if text.len() > LONGEST_TEXT {
+            return None;
+        }
+        let (hash, mut shard) = self.shard(text);
+        shard.find(hash, text, lexing, with_rows)
     }
 
     fn find_shape(&self, shape: &Option<Shape>, lexing: Lexing, with_rows: bool) -> Option<Analysis> {
@@ -137,7 +141,8 @@ impl Cache {
         let answer = Arc::new(read);
         if text.len() <= LONGEST_TEXT {
             let entry = Entry::new(text, lexing, with_rows, &answer);
-            self.shard(text).insert(text.into(), entry);
+            let (hash, mut shard) = self.shard(text);
+            shard.insert(hash, entry);
         }
         answer
     }
@@ -172,25 +177,26 @@ fn proved(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script,
     (is_enough || text.len() > LONGEST_TREE).then(|| proved.ok_or(Unreadable::TooComplex))
 }
 
+/// Entries by the hashes of their texts. Of two texts with the same hash, the later one stays.
 #[derive(Debug, Default)]
 struct Shard {
-    young: HashMap<Box<[u8]>, Entry>,
-    old: HashMap<Box<[u8]>, Entry>,
+    young: HashMap<u64, Entry>,
+    old: HashMap<u64, Entry>,
     young_weight: usize,
 }
 
 impl Shard {
-    fn find(&mut self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
-        if let Some(entry) = self.young.get(text) {
-            return entry.answer(lexing, with_rows);
+    fn find(&mut self, hash: u64, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
+        if let Some(entry) = self.young.get(&hash) {
+            return entry.answer(text, lexing, with_rows);
         }
-        let (text, entry) = self.old.remove_entry(text)?;
-        let answer = entry.answer(lexing, with_rows);
-        self.insert(text, entry);
+        let entry = self.old.remove(&hash)?;
+        let answer = entry.answer(text, lexing, with_rows);
+        self.insert(hash, entry);
         answer
     }
 
-    fn insert(&mut self, text: Box<[u8]>, entry: Entry) {
+    fn insert(&mut self, hash: u64, entry: Entry) {
         if entry.weight > GENERATION {
             return;
         }
@@ -199,7 +205,7 @@ impl Shard {
             self.young_weight = 0;
         }
         self.young_weight += entry.weight;
-        if let Some(replaced) = self.young.insert(text, entry) {
+        if let Some(replaced) = self.young.insert(hash, entry) {
             self.young_weight -= replaced.weight;
         }
     }
@@ -207,6 +213,7 @@ impl Shard {
 
 #[derive(Debug)]
 struct Entry {
+    text: Box<[u8]>,
     /// Not part of the key: that two sessions read one text differently is too rare to keep both answers.
     lexing: Lexing,
     /// It was read with its rows, and serves requests without them too.
@@ -221,11 +228,12 @@ impl Entry {
             .as_ref()
             .as_ref()
             .map_or(0, |script| script.statements.iter().map(|statement| statement.weight()).sum());
-        Self { lexing, has_rows, weight: OVERHEAD + text.len() + script, answer: Arc::clone(answer) }
+        Self { lexing, has_rows, weight: OVERHEAD + text.len() + script, answer: Arc::clone(answer), text: text.into() }
     }
 
-    fn answer(&self, lexing: Lexing, with_rows: bool) -> Option<Analysis> {
-        (self.lexing == lexing && self.has_rows >= with_rows).then(|| Arc::clone(&self.answer))
+    fn answer(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
+        let is_same = *self.text == *text && self.lexing == lexing && self.has_rows >= with_rows;
+        is_same.then(|| Arc::clone(&self.answer))
     }
 }
 
