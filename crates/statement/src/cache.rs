@@ -177,7 +177,7 @@ fn proved(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script,
     (is_enough || text.len() > LONGEST_TREE).then(|| proved.ok_or(Unreadable::TooComplex))
 }
 
-/// Entries by the hashes of their texts. Of two texts with the same hash, the later one stays.
+/// Entries by the hashes of their texts. If two texts have the same hash, the later one replaces the other.
 #[derive(Debug, Default)]
 struct Shard {
     young: HashMap<u64, Entry>,

@@ -92,6 +92,7 @@ fn a_certificate_outside_its_validity_causes_a_warning() {
     };
     let dates = "not_before=\"2020-01-01T00:00:00Z\" not_after=\"2020-01-02T00:00:00Z\"";
     let file = format!("file={:?} {dates}", text(&expired.pem));
+    proxy.wait_for_log("certificate_not_valid", DEADLINE);
     assert!(warnings(&proxy).len() == 1 && warnings(&proxy)[0].contains(&file), "{}", proxy.log());
 
     let mut renew = |with: &Certificate, loaded: usize| {
