@@ -121,10 +121,14 @@ impl Faults {
         let (due, open) = std::mem::take(&mut self.open).into_iter().partition(|(end, _)| *end <= now);
         self.open = open;
         let due: Vec<(Instant, Mend)> = due;
-        if due.iter().any(|(_, mend)| matches!(mend, Mend::Rewind(_))) {
+        // Pauses that are due end before a server is rewound, and then all others.
+        let (rewinds, others): (Vec<_>, Vec<_>) =
+            due.into_iter().partition(|(_, mend)| matches!(mend, Mend::Rewind(_)));
+        others.into_iter().for_each(|(_, mend)| mend.apply(world));
+        if !rewinds.is_empty() {
             self.resume_all(world);
         }
-        due.into_iter().for_each(|(_, mend)| mend.apply(world));
+        rewinds.into_iter().for_each(|(_, mend)| mend.apply(world));
         let fault = *dice.pick(&self.choices);
         // Every second pause of a leader outlasts its lease.
         let lasts = match fault {
