@@ -139,15 +139,22 @@ fn a_session_that_yields_lets_others_go_first() {
 fn a_wake_up_counts_until_the_session_takes_it() {
     let (relay, _runtime) = relay();
     let (tell, told) = mpsc::channel();
-    let (wake, woken) = tokio::sync::oneshot::channel();
+    let (wake, mut woken) = tokio::sync::oneshot::channel();
     let (mut near, far) = pair();
     relay.begin(async move {
         let socket = register(far).unwrap();
         assert!(take_woken(), "a session looks at everything when it begins");
         let mut bytes = bytes::BytesMut::new();
         poll_fn(|_| socket.poll_fill(&mut bytes, 1024)).await.unwrap();
-        tell.send(take_woken()).unwrap();
-        woken.await.unwrap();
+        poll_fn(|context| {
+            let poll = Pin::new(&mut woken).poll(context);
+            if poll.is_pending() {
+                tell.send(take_woken()).unwrap();
+            }
+            poll
+        })
+        .await
+        .unwrap();
         yield_now().await;
         tell.send(take_woken()).unwrap();
         tell.send(take_woken()).unwrap();

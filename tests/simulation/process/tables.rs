@@ -128,15 +128,25 @@ impl Process {
         world.server.store.write(pid, &qualified(fence.table), true);
     }
 
-    /// A write takes effect under an admission of this process.
     fn write(&mut self, fence: Fence, id: u64, row: Option<(Table, u8)>) -> Result<(), Diagnosis> {
+        self.write_guarded(fence, id, row, self.world.plan.guard)
+    }
+
+    /// A write takes effect under an admission of this process. The guard keeps the admission until the transaction ends.
+    fn write_guarded(
+        &mut self,
+        fence: Fence,
+        id: u64,
+        row: Option<(Table, u8)>,
+        is_guarded: bool,
+    ) -> Result<(), Diagnosis> {
         let (world, pid, epoch) = (self.world.clone(), self.identity.pid, self.admission(fence));
         if fence.table.is_fenced() && epoch.is_none() {
             let value = self.setting.current();
             let why = format!("process {pid} writes {id} to {} under {value:?}, not admitted", fence.name());
             world.judge.object(why);
         }
-        if let Some(epoch) = epoch.filter(|_| world.plan.guard) {
+        if let Some(epoch) = epoch.filter(|_| is_guarded) {
             if world.server.store.epochs().iter().any(|(name, highest)| name == fence.name() && epoch < *highest) {
                 world.judge.see("stopped by the guard");
                 return Err(trouble("P0001", "the guard: the epoch is over"));
@@ -158,11 +168,12 @@ impl Process {
         self.lock(Thing::Table(view.table), Mode::Beside).await?;
         let fence = view.table.fence(0);
         self.world.judge.see("write by a view");
-        if fence.table.is_fenced() && self.admission(fence).is_none() && self.is_unheard(&view) {
+        let is_unheard = fence.table.is_fenced() && self.is_unheard(&view);
+        if is_unheard && self.admission(fence).is_none() {
             self.world.judge.see("stopped by the guard");
             return Err(trouble("P0001", "the guard: no admission"));
         }
-        self.write(fence, id, None)
+        self.write_guarded(fence, id, None, is_unheard || self.world.plan.guard)
     }
 
     /// The session's proxy may not have known the definition when it forwarded the current statement: the statement was
