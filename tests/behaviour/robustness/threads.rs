@@ -1,9 +1,9 @@
 //! The proxy works when the system refuses to start more threads.
 
 use super::world::{WRITE, World};
-use crate::support::fenced::{code, ok, value};
+use crate::support::fenced::{code, ok};
 use crate::support::message::query;
-use crate::support::{DEADLINE, Options, Postgres, Proxy, ProxyOptions, Wire, programs};
+use crate::support::{DEADLINE, programs};
 use std::process::Command;
 
 /// In bytes. Too little for the stack of another thread, but enough for small sessions.
@@ -11,17 +11,14 @@ const TOO_LITTLE: u64 = 1 << 20;
 
 const CHANGED: &str = "version: 1\nresources:\n  - {name: other, tables: [public.jobs]}\n";
 
-/// The limit is on memory, because root is exempt from limits on processes.
-fn refuse_threads(proxy: &Proxy) {
-    let limit = format!("--as={}", proxy.address_space() + TOO_LITTLE);
-    programs::run(Command::new("prlimit").args(["--pid", &proxy.pid().to_string(), &limit]));
-}
-
-/// Work that needs a thread uses an existing one.
+/// Work that needs a thread uses an existing one. The limit is on memory, because root is exempt from limits on
+/// processes.
 #[test]
 fn long_texts_are_read_and_settings_are_reloaded() {
     let mut world = World::new();
-    refuse_threads(&world.fenced.proxy);
+    let proxy = &world.fenced.proxy;
+    let limit = format!("--as={}", proxy.address_space() + TOO_LITTLE);
+    programs::run(Command::new("prlimit").args(["--pid", &proxy.pid().to_string(), &limit]));
     let text = |number: usize| format!("SELECT '{}', {number}", "x".repeat(20_000));
     for number in 0..10 {
         let (mut one, mut other) = (world.hostile(), world.hostile());
@@ -37,16 +34,4 @@ fn long_texts_are_read_and_settings_are_reloaded() {
     proxy.wait_for_log("policy_changed", DEADLINE);
     let log = world.fenced.proxy.log();
     assert!(!log.contains("panicked"), "{log}");
-}
-
-#[test]
-fn a_login_resolves_the_name_of_the_server() {
-    let postgres = Postgres::start(Options::default());
-    let options = ProxyOptions::default().upstream(&format!("postgres://localhost:{}", postgres.port()));
-    let proxy = Proxy::start_with(&postgres, &options);
-    refuse_threads(&proxy);
-    for _ in 0..3 {
-        let mut session = Wire::login(&proxy.address(), "postgres", "postgres");
-        assert_eq!(value(&mut session, "SELECT 'new'").as_deref(), Some("new"));
-    }
 }
