@@ -205,14 +205,16 @@ def main():
             arguments = ["-S", "-M", "prepared", "-c", str(clients), "-j", "2", "-t", str(20_000 * seconds // clients)]
             crowds[f"prepared, {clients:,} clients"] = bench.cells(PROXIES, arguments)
         latency, jobs, takeovers = bench.latency(), {clients: bench.tokens(clients) for clients in [16, 1]}, bench.takeovers()
-        print("much beside it", flush=True)
-        beside = many(bench)
         print("texts, TLS, logins, COPY", flush=True)
         more = More(bench)
         texts, (cipher, encrypted), storms, copies = more.texts(), more.encrypted(), more.storms(), more.copies()
         print("memory", flush=True)
         memory = Memory(servers).measure()
         updates, guarded = bench.cells(["direct", "haproxy", "fenced", "unfenced"], UPDATES), bench.guarded()
+        print("much beside it", flush=True)
+        # Last, because the other proxies have different policies for the same tables.
+        servers.guard("remove")
+        beside = many(bench)
     parts.append("Transactions per second (`pgbench -S`): median (minimum to maximum). PgBouncer reuses its server connections for new clients:\n\n" + table(
         ["", *(NAMES[way] for way in WAYS)],
         [[kind, *(spread([run[0] for run in runs[way]]) if way in runs else "" for way in WAYS)] for kind, runs in (cells | crowds).items()]
