@@ -233,7 +233,7 @@ pub enum ReadHalf {
     Relayed(Arc<Relayed>),
 }
 
-/// The writing half of a socket. Dropping it signals the end of the output to the other side.
+/// The writing half of a socket. Without TLS, and unless it is at a relay, dropping it signals the end of the output to the other side.
 #[derive(Debug)]
 pub enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
@@ -269,7 +269,7 @@ impl ReadHalf {
     /// Moves both halves to the relay that polls the session.
     ///
     /// # Errors
-    /// The system's error, or they are no halves of one socket.
+    /// The system's error, or the halves belong to different sockets.
     pub fn relayed(self, write: WriteHalf) -> io::Result<(Self, WriteHalf)> {
         let socket: OwnedFd = match (self, write) {
             (ReadHalf::Tcp(read), WriteHalf::Tcp(write)) => {
@@ -281,7 +281,7 @@ impl ReadHalf {
             (ReadHalf::Tls(read), WriteHalf::Tls(write)) if read.is_pair_of(&write) => {
                 let mut stream = read.unsplit(write);
                 let carrier = stream.get_mut().0;
-                // A copy of the descriptor, since the one in its place cannot be moved out.
+                // Copy the descriptor, because the original cannot be moved out of the TLS stream.
                 let copy = carrier.tcp()?.as_fd().try_clone_to_owned()?;
                 *carrier = Carrier::Relayed(relay::register(copy)?);
                 let (read, write) = tokio_io::split(stream);

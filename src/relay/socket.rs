@@ -26,7 +26,7 @@ const CLOSED: u8 = 4;
 /// Largest read that goes through the stack.
 const LITTLE: usize = 1024;
 
-/// Operations for which the socket may be ready. While its session blocks or goes on after that, two threads use it.
+/// Operations for which the socket may be ready. Two threads use it from the time its session blocks until the session returns.
 #[derive(Debug)]
 pub struct Readiness(AtomicU8);
 
@@ -52,7 +52,7 @@ impl Readiness {
         self.0.fetch_or(bits, Ordering::Relaxed) & bits != bits
     }
 
-    /// Another thread has used the socket, and may have cleared the bit of an event that came after its last attempt.
+    /// Another thread has used the socket. It may have cleared the bit of an event that arrived after its last attempt.
     pub(super) fn doubt(&self) {
         self.0.fetch_or(READABLE | WRITABLE, Ordering::Relaxed);
     }
@@ -110,8 +110,8 @@ impl Relayed {
                 Ok(read.len())
             });
         }
-        // Safe code cannot make the spare room of a BytesMut part of it, but that of a Vec. The start of a message is copied. A
-        // long start would be copied again and again.
+        // Safe code can read into the spare capacity of a Vec, but not of a BytesMut. The start of an incomplete message is
+        // copied into the Vec, unless it is long: each read would copy it again.
         let is_long = input.len() > at_once / 4;
         let start = if is_long { &[][..] } else { &input[..] };
         let mut bytes = Vec::with_capacity(start.len() + at_once);
@@ -128,10 +128,10 @@ impl Relayed {
         read
     }
 
-    /// Reads with this call, which has that much room.
+    /// Reads with this call, whose buffer has `room` bytes.
     fn poll_recv(&self, room: usize, call: impl FnOnce() -> rustix::io::Result<usize>) -> Poll<io::Result<usize>> {
         let read = self.readiness.poll(READABLE, call);
-        // The rest would be another event, and so would the end.
+        // Later bytes cause another event, and so does the end of the input.
         if let Poll::Ready(Ok(read)) = read
             && read < room
             && !self.readiness.has(CLOSED)

@@ -33,7 +33,7 @@ fn pair() -> (UnixStream, OwnedFd) {
 async fn echo(socket: OwnedFd) {
     let socket = register(socket).unwrap();
     let mut bytes = bytes::BytesMut::new();
-    // Each size of a read has a way of its own.
+    // Small and large reads take different paths.
     for at_once in [1024, 32 * 1024].into_iter().cycle() {
         let read = poll_fn(|_| socket.poll_fill(&mut bytes, at_once)).await.unwrap();
         if read == 0 {
@@ -170,7 +170,7 @@ fn a_wake_up_counts_until_the_session_takes_it() {
 fn an_event_of_an_earlier_session_in_the_same_place_does_no_harm() {
     let (relay, _runtime) = relay();
     let (mut near, far) = pair();
-    // As a child process has one until it executes its program: the system goes on to report events.
+    // A child process also has such a copy until it executes its program. The system continues to report events.
     let copy = far.try_clone().unwrap();
     let (ended, ends) = mpsc::channel();
     relay.begin(async move {

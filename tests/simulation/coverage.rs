@@ -77,7 +77,7 @@ const EVENTS: [Event; 15] = [
     Event::Wakes,
 ];
 
-/// Stands for the end of a connection among the tags of messages.
+/// The tag that represents the end of a connection.
 const END: u8 = 0;
 
 impl Event {
@@ -114,7 +114,7 @@ impl Event {
 #[derive(Default)]
 pub struct Messages {
     head: Vec<u8>,
-    /// Bytes of the current message that are still to come.
+    /// Number of bytes of the current message that have not arrived.
     rest: usize,
 }
 
@@ -190,7 +190,7 @@ pub fn impossible(((stage, owed), event): Combination) -> Option<&'static str> {
     })
 }
 
-/// The combinations of many histories: how many histories have had each, and the first of them.
+/// For each combination, the number of histories that reached it, and the first of them.
 #[derive(Default)]
 pub struct Reached(BTreeMap<Combination, (u64, u64)>);
 
@@ -201,8 +201,8 @@ impl Reached {
         }
     }
 
-    /// Prints a line for each hole, and one with a seed for each combination that less than one in a thousand histories
-    /// have reached. Returns those that were reached and cannot occur.
+    /// Prints a line for each hole, and a line with a seed for each combination that fewer than one in a thousand
+    /// histories reached. Returns the reached combinations that cannot occur.
     pub fn report(&self, histories: u64) -> Vec<String> {
         let (mut holes, mut surprises) = (0, Vec::new());
         for combination in all() {

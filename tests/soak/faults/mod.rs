@@ -36,8 +36,8 @@ struct World {
 }
 
 impl World {
-    /// Every so many calls with these names, one fails. Without an error, it transfers one byte. None if the machine
-    /// is of another kind.
+    /// Every n-th call with one of these names fails, where n is `every`. Without an error, it transfers one byte.
+    /// None if the machine is not x86-64.
     fn start(every: u32, error: Option<Errno>, calls: &[&str]) -> Option<Self> {
         if !cfg!(target_arch = "x86_64") {
             return None;
@@ -106,7 +106,7 @@ fn judge_leaders(postgres: &Postgres, address: &Address) -> i64 {
     highest.into_inner()
 }
 
-/// A leader that is sometimes succeeded. Returns its writes with a known outcome.
+/// A leader that sometimes loses to a successor. Returns its writes with a known outcome.
 async fn lead(address: &Address, number: u64, highest: &AtomicI64) -> Vec<Write> {
     let mut dice = Dice::new(seed() + number);
     let (mut writes, mut client, mut token) = (Vec::new(), None, 0);
@@ -155,7 +155,7 @@ async fn connect(address: &Address, token: i64) -> Option<Client> {
     Some(client)
 }
 
-/// Only of files and pipes: epoll(7) tells a program to conclude from a short transfer that a socket has no more.
+/// Only for files and pipes: epoll(7) permits a program to conclude from a short transfer that a socket has no more.
 #[test]
 fn short_reads_and_writes() {
     endure(1, None, &["read", "readv", "write", "writev"]);
@@ -189,7 +189,7 @@ fn failed_sends() {
 /// A client must not take the answer to its second query for that to the first.
 #[test]
 fn a_lost_query_or_answer_ends_the_session() {
-    // The first send is that to the server, the second that to the client.
+    // The first send goes to the server, the second to the client.
     for every in [1, 2] {
         let Some(world) = World::start(every, Some(Errno::ENOBUFS), &SENDS) else { return };
         let mut leader = session(&world.proxy.address(), 5);

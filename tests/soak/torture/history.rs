@@ -20,7 +20,7 @@ pub enum Outcome {
     Ok,
     /// ERROR LF001: the write must never be committed.
     Refused,
-    /// FATAL LF001 with `outcome=rolled_back`: the same.
+    /// FATAL LF001 with `outcome=rolled_back`: the write must never be committed.
     CutOff,
     Unknown,
 }
@@ -118,8 +118,8 @@ impl History {
     pub fn is_linearizable(&self) -> bool {
         let mut writes = self.0.clone();
         writes.sort_unstable_by_key(|write| std::cmp::Reverse(write.commit));
-        // A write without an answer took effect before the answer to any later commit. To tell the checker keeps its
-        // search short.
+        // A write without an answer took effect before the answer to any later commit. This bound keeps
+        // the search short.
         let mut end = u64::MAX;
         for write in &mut writes {
             let returned = *write.returned.get_or_insert(end);
@@ -222,7 +222,7 @@ fn of_short_histories() {
     let (good, bad) = ((true, true), (false, false));
     assert_eq!(judged(&[(1, 0..9, Ok, Some(0)), (2, 1..8, Ok, Some(1)), (1, 2..3, Refused, None)]), good);
     assert_eq!(judged(&[(1, 0..9, Ok, Some(1)), (1, 1..8, Ok, Some(0)), (1, 2..3, CutOff, None)]), good);
-    // Nobody acknowledged the first write, which happens late.
+    // The first write has no answer, and takes effect late.
     assert_eq!(judged(&[(2, 0..0, Unknown, Some(1)), (1, 1..2, Ok, Some(0)), (3, 3..4, Ok, Some(2))]), good);
     assert_eq!(judged(&[(2, 0..9, Ok, Some(0)), (1, 1..8, Ok, Some(1))]), bad);
     assert_eq!(judged(&[(2, 0..9, Ok, Some(0)), (1, 1..8, Unknown, Some(1))]), bad);

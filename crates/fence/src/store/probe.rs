@@ -1,7 +1,7 @@
-//! Questions over connections of their own. Before policies are put in force: whether control connections can be opened and meet the
-//! needs of the fences, whether the server is an engine that the protocol can work with, and whether other live proxies enforce
-//! other policies. For operators: the coverage of policies in a database, and which of their tables and functions exist, which any
-//! role that can connect may ask.
+//! Queries over connections of their own. Before policies are put in force, they determine whether control connections can be opened
+//! and meet the needs of the fences, whether the protocol works with the server's engine, and whether other live proxies enforce
+//! other policies. For operators, they report the coverage of policies in a database, and which of their tables and functions exist.
+//! Any role that can connect may run the latter.
 //!
 //! Decides about the engine by trying each feature; its name is only for the message. Must never change anything, or leave a
 //! connection open, because it would block DROP DATABASE.
