@@ -59,8 +59,8 @@ soak:
 	@FENCEGATE_LENGTH=$(LENGTH) scripts/tests.sh --test soak -- --skip abuse:: --skip torture::
 	@RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- abuse::
 	@FENCEGATE_LENGTH=$(LENGTH) scripts/tests.sh --test behaviour -- --ignored --skip waits_to_be_killed
-	@FENCEGATE_TORTURE=60 RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- torture::
-	@FENCEGATE_SIMULATE=90 FENCEGATE_LENGTH=$(LENGTH) scripts/tests.sh --lib --test simulation --test model --test memory -- --include-ignored \
+	@FENCEGATE_TORTURE=$(LENGTH) RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- torture::
+	@FENCEGATE_SIMULATE=$$(($(LENGTH) * 2)) FENCEGATE_LENGTH=$(LENGTH) scripts/tests.sh --lib --test simulation --test model --test memory -- --include-ignored \
 		--skip in_this_process no_history the_protocol_holds without_any_of_its_protections buffers:: keys:: sessions::
 	@FENCEGATE_LENGTH=$(LENGTH) scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: rejections:: robustness:: search_path:: transparency::
 	@$(MAKE) --no-print-directory instructions
