@@ -6,6 +6,7 @@
 //! - exceed its bounds for any client input, neither in stored entries nor in the cost of a parse.
 
 use super::analyze::{LONGEST_TREE, read_text, read_tokens};
+use super::recent::Recent;
 use super::rows::{ColumnValue, Declared};
 use super::shape::{Literals, Shape};
 use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, cost};
@@ -38,6 +39,7 @@ pub type Analysis = Arc<Result<Script, Unreadable>>;
 /// hit.
 #[derive(Debug, Default)]
 pub struct Cache {
+    recent: Recent,
     hasher: RandomState,
     shards: [Mutex<Shard>; SHARDS],
 }
@@ -50,15 +52,21 @@ impl Cache {
         if text.first() == Some(&0) {
             return Some(Arc::new(Err(Unreadable::Syntax)));
         }
+        if let Some(recent) = self.recent.find(text, lexing, with_rows) {
+            return Some(recent);
+        }
         if let Some(remembered) = self.find(text, lexing, with_rows) {
+            self.recent.keep(text, &[], lexing, with_rows, &remembered);
             return Some(remembered);
         }
         let shape = |literals| Shape::of(text, lexing, literals);
         let names = shape(Literals::Typed);
-        if let Some(found) = self.find_shape(&names, lexing, false)
-            && (!with_rows || writes_nothing(&found))
-        {
-            return Some(found);
+        if let Some((shape, found)) = names.as_ref().zip(self.find_shape(&names, lexing, false)) {
+            let serves_rows = writes_nothing(&found);
+            if serves_rows || !with_rows {
+                self.recent.keep(text, shape.left_out(), lexing, serves_rows, &found);
+                return Some(found);
+            }
         }
         let mut rows = if with_rows { shape(Literals::Numbered) } else { None };
         if let Some((shape, found)) = rows.as_ref().zip(self.find_shape(&rows, lexing, true)) {
@@ -69,6 +77,7 @@ impl Cache {
         }
         let bare = shape(Literals::Kept);
         if let Some(found) = self.find_shape(&bare, lexing, with_rows) {
+            self.recent.keep(text, &[], lexing, with_rows, &found);
             return Some(found);
         }
         if text.len() > SHORT || !cost::is_cheap(text, lexing) {

@@ -33,6 +33,7 @@ mod own;
 mod parameter;
 mod query;
 pub mod reader_process;
+mod recent;
 pub mod rows;
 mod shape;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::parameter::is_set_config;
 use super::rows::{ColumnValue, Distinct, LONGEST_KEY, Rows, ValueType};
 use super::tokens::{Lexeme, Lexemes};
 use super::{Encoding, Lexing, ParameterEffect, Script, ServerEncoding, Statement, StatementKind, Unreadable};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The longest text that has a shape, in bytes.
@@ -37,13 +38,17 @@ pub(super) struct Shape<'t> {
     /// Begins with a NUL, so it never equals a text.
     key: Vec<u8>,
     literals: Literals,
-    /// Strings and numbers that parameters replace.
-    left_out: Vec<&'t [u8]>,
+    text: &'t [u8],
+    /// Strings and numbers that are replaced, with their types.
+    left_out: Vec<(Range<usize>, u8)>,
     /// True if other texts can have the shape.
     is_common: bool,
 }
 
 const HEAD: usize = 3;
+
+/// The type of a string.
+pub(super) const STRING: u8 = b's';
 
 impl<'t> Shape<'t> {
     /// None if the tokens are uncertain, or if the shape would stand for this text alone.
@@ -53,7 +58,7 @@ impl<'t> Shape<'t> {
         }
         let mut key = Vec::with_capacity(text.len() + 16);
         key.extend([0, literals as u8, u8::from(text.is_ascii())]);
-        let mut shape = Shape { key, literals, left_out: Vec::new(), is_common: false };
+        let mut shape = Shape { key, literals, text, left_out: Vec::new(), is_common: false };
         let mut tokens = Lexemes::new(text, lexing.standard_conforming_strings);
         let (mut end, mut last, mut list) = (0, Lexeme::Symbol(b';'), List::None);
         while let Some(token) = tokens.next() {
@@ -66,7 +71,7 @@ impl<'t> Shape<'t> {
                 Lexeme::Literal if last == Lexeme::Literal => return None,
                 // The lexer reads `.1.5` as two numbers, and the N of `N'a'` as part of the literal.
                 Lexeme::Literal if last == Lexeme::Symbol(b'.') || last.is(b"n") => None,
-                Lexeme::Literal => shape.literal(piece)?,
+                Lexeme::Literal => shape.literal(tokens.start()..end)?,
                 _ => None,
             };
             if literals == Literals::Typed {
@@ -85,6 +90,12 @@ impl<'t> Shape<'t> {
         &self.key
     }
 
+    /// Replaced literals with their types. Empty if the shape depends on more of them.
+    pub(super) fn left_out(&self) -> &[(Range<usize>, u8)] {
+        // A literal can determine whether the text is ASCII.
+        if self.text.is_ascii() { &self.left_out } else { &[] }
+    }
+
     fn gap(&mut self, gap: &[u8]) {
         if !gap.is_empty() {
             let has_comment = || !gap.iter().all(|byte| byte.is_ascii_whitespace() || *byte == b'\x0b');
@@ -94,24 +105,28 @@ impl<'t> Shape<'t> {
     }
 
     /// Adds a literal or its replacement, and returns the type of a replaced one. None: the text has no shape.
-    fn literal(&mut self, literal: &'t [u8]) -> Option<Option<u8>> {
+    fn literal(&mut self, place: Range<usize>) -> Option<Option<u8>> {
+        let literal = &self.text[place.clone()];
         let kind = match literal {
             [b'$', b'0'..=b'9', ..] if self.literals == Literals::Numbered => return None,
             // UESCAPE may follow.
             [b'u' | b'U', ..] => return None,
-            [b'\'', ..] => Some(b's'),
+            [b'\'', ..] => Some(STRING),
             _ => kind_of_number(literal),
         };
         match (self.literals, kind) {
             (Literals::Kept, _) | (_, None) => return Some(None),
-            (Literals::Typed, Some(kind)) => self.key.extend([0, kind]),
+            (Literals::Typed, Some(kind)) => {
+                self.key.extend([0, kind]);
+                self.left_out.push((place, kind));
+            }
             // Stays in the shape, because no key can have this value.
             (Literals::Numbered, Some(_)) if constant(literal).is_none() => return Some(None),
             (Literals::Numbered, Some(kind)) => {
                 let number = usize::from(kind) * NUMBERS + self.left_out.len();
                 // Without the spaces it may become part of a name.
                 self.key.extend_from_slice(format!(" ${number} ").as_bytes());
-                self.left_out.push(literal);
+                self.left_out.push((place, kind));
             }
         }
         if self.key.len() > LONGEST {
@@ -154,7 +169,7 @@ impl<'t> Shape<'t> {
     fn value(&self, value: &ColumnValue, values: &mut Distinct) -> Option<()> {
         values.add(match value {
             ColumnValue::Parameter { number, cast, .. } if *number >= NUMBERS => {
-                let (text, kind) = constant(self.left_out.get(number % NUMBERS)?)?;
+                let (text, kind) = constant(&self.text[self.left_out.get(number % NUMBERS)?.0.clone()])?;
                 ColumnValue::Literal { text, kind: cast.or(kind) }
             }
             value => value.clone(),
@@ -202,7 +217,7 @@ fn is_sure(text: &[u8], lexing: Lexing) -> bool {
 }
 
 /// The grammar distinguishes integers of 32 bits from other numbers. Letters, as in `1e5` or `0x1f`, have no kind.
-fn kind_of_number(number: &[u8]) -> Option<u8> {
+pub(super) fn kind_of_number(number: &[u8]) -> Option<u8> {
     let are_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
     let is_short =
         || number.len() < 10 || std::str::from_utf8(number).is_ok_and(|number| number.parse::<i32>().is_ok());

@@ -1,6 +1,7 @@
 //! Texts that share one analysis.
 
 use super::*;
+use crate::recent::Recent;
 use crate::rows::{ColumnValue, ValueType};
 use crate::shape::{Literals, Shape};
 use fencegate_testing::length::{length, seed};
@@ -269,6 +270,43 @@ fn is_plain((token, text): &(Token, &str)) -> bool {
         Token::Iconst | Token::Fconst => is_number && !text.starts_with('.') && !text.ends_with('.'),
         _ => false,
     }
+}
+
+/// A text that is accepted in place of a recent one has the same shape.
+#[test]
+fn recent_texts_stand_for_texts_of_their_shape_only() {
+    const LITERALS: [&str; 10] = ["''", "'a'", "'b''c'", "''''", "1", "23", "2147483647", "2147483648", "1.5", "23.75"];
+    #[rustfmt::skip]
+    const PIECES: [&str; 31] = [
+        "'", "'é'", "'\0'", "'\\'", "1.", ".5", "1..2", "1e5", "e", "$1", "E'a'", "N'a'", "'a' 'b'", "a", "n", "_", "é", "--", "-",
+        "/* 1 */", "/*", "*/", "IN (1, 2)", "(", ")", ",", "U&'a'", "x'1'", "\"'\"", "\n", ";",
+    ];
+    let (mut dice, mut accepted) = (Dice::new(seed()), 0);
+    let analysis = std::sync::Arc::new(Err(Unreadable::Syntax));
+    for _ in 0..length(20_000, 2_000_000) {
+        let (recent, parts) = (Recent::default(), dice.below(5));
+        let frame: Vec<&str> = (0..=parts).map(|_| *dice.pick::<&str>(&[" ", "", " = ", " a ", ", "])).collect();
+        let mut text = || {
+            let mut piece = || {
+                let pieces = if dice.below(4) == 0 { &PIECES[..] } else { &LITERALS[..] };
+                *dice.pick::<&str>(pieces)
+            };
+            frame.iter().map(|part| [piece(), *part].concat()).collect::<String>()
+        };
+        let (one, other) = (text(), text());
+        let Some(shape) = Shape::of(one.as_bytes(), Lexing::USUAL, Literals::Typed) else { continue };
+        recent.keep(one.as_bytes(), shape.left_out(), Lexing::USUAL, false, &analysis);
+        if recent.find(other.as_bytes(), Lexing::USUAL, false).is_some() {
+            let same = Shape::of(other.as_bytes(), Lexing::USUAL, Literals::Typed);
+            assert_eq!(
+                same.map(|it| it.key().to_owned()),
+                Some(shape.key().to_owned()),
+                "{other:?} in place of {one:?}"
+            );
+            accepted += usize::from(one != other);
+        }
+    }
+    assert!(accepted > 300, "{accepted}");
 }
 
 /// PostgreSQL's lexer finds in the shape of a text the tokens of that text: texts of one shape have the same tokens.

@@ -1,0 +1,114 @@
+//! Texts that were read recently, each with the places of its literals. A text that equals one of them, except for literals of the
+//! same types, has the same shape. It is compared without being split into tokens.
+//!
+//! Must never
+//! - accept a text whose shape with [`super::shape::Literals::Typed`] differs;
+//! - search: a text has one place, so that hostile texts only displace others.
+
+use super::Lexing;
+use super::cache::Analysis;
+use super::shape::{STRING, kind_of_number};
+use parking_lot::Mutex;
+use std::ops::Range;
+
+const PLACES: usize = 256;
+
+/// The longest text that is kept, in bytes. With their analyses, all of them take a few MiB at most.
+const LONGEST: usize = 1024;
+
+/// Beginning of a text that determines its place, in bytes.
+const BEGINNING: usize = 32;
+
+/// Recently read texts.
+#[derive(Debug)]
+pub(super) struct Recent([Mutex<Option<Template>>; PLACES]);
+
+impl Default for Recent {
+    fn default() -> Self {
+        Recent([const { Mutex::new(None) }; PLACES])
+    }
+}
+
+impl Recent {
+    /// The analysis of a text with the same shape, for requests with rows if `with_rows`.
+    pub(super) fn find(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
+        let place = self.place(text)?.lock();
+        let template = place.as_ref()?;
+        let is_same = template.lexing == lexing && template.serves_rows >= with_rows && template.matches(text);
+        is_same.then(|| template.analysis.clone())
+    }
+
+    /// Keeps a text that was found in the cache. `literals`: those that may differ, in order, with their types.
+    pub(super) fn keep(
+        &self,
+        text: &[u8],
+        literals: &[(Range<usize>, u8)],
+        lexing: Lexing,
+        serves_rows: bool,
+        analysis: &Analysis,
+    ) {
+        let Some(place) = self.place(text) else { return };
+        let analysis = analysis.clone();
+        let template = Template { text: text.into(), literals: literals.into(), lexing, serves_rows, analysis };
+        // Free the other memory without the lock.
+        let _replaced = place.lock().replace(template);
+    }
+
+    /// Depends on the beginning up to the first literal and on the rough length. Texts with the same beginning mostly have
+    /// different lengths.
+    fn place(&self, text: &[u8]) -> Option<&Mutex<Option<Template>>> {
+        if text.len() > LONGEST {
+            return None;
+        }
+        let mut hash = text.len() as u32 / 16;
+        for byte in text.iter().take(BEGINNING).take_while(|byte| !matches!(byte, b'0'..=b'9' | b'\'')) {
+            hash = (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        }
+        Some(&self.0[(hash >> 16) as usize % PLACES])
+    }
+}
+
+#[derive(Debug)]
+struct Template {
+    text: Box<[u8]>,
+    literals: Box<[(Range<usize>, u8)]>,
+    lexing: Lexing,
+    /// The analysis also serves requests with rows.
+    serves_rows: bool,
+    analysis: Analysis,
+}
+
+impl Template {
+    /// The text between two literals is the same, so the lexer splits it in the same way if each literal ends where the next
+    /// piece begins.
+    fn matches(&self, text: &[u8]) -> bool {
+        let (mut rest, mut start) = (text, 0);
+        for (place, kind) in &self.literals {
+            let Some(behind) = rest.strip_prefix(&self.text[start..place.start]) else { return false };
+            let Some(length) = length_of_literal(behind, *kind) else { return false };
+            (rest, start) = (&behind[length..], place.end);
+        }
+        *rest == self.text[start..]
+    }
+}
+
+/// Length of the literal of this type at the beginning of the text. None also for some others, which are read anew.
+fn length_of_literal(text: &[u8], kind: u8) -> Option<usize> {
+    if kind != STRING {
+        let length = text.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.')).unwrap_or(text.len());
+        return (kind_of_number(&text[..length]) == Some(kind)).then_some(length);
+    }
+    if text.first() != Some(&b'\'') {
+        return None;
+    }
+    let mut end = 1;
+    loop {
+        match (*text.get(end)?, text.get(end + 1)) {
+            (b'\'', Some(b'\'')) => end += 2,
+            (b'\'', _) => return Some(end + 1),
+            // Whether a text is ASCII is part of its shape.
+            (1..=127, _) => end += 1,
+            _ => return None,
+        }
+    }
+}
