@@ -61,7 +61,7 @@ soak:
 	@FENCEGATE_LENGTH=$(LENGTH) scripts/tests.sh --test behaviour -- --ignored --skip waits_to_be_killed
 	@FENCEGATE_TORTURE=$(LENGTH) RUST_TEST_THREADS=1 scripts/tests.sh --test soak -- torture::
 	@FENCEGATE_SIMULATE=$$(($(LENGTH) * 2)) FENCEGATE_LENGTH=$(LENGTH) scripts/tests.sh --lib --test simulation --test model --test memory -- --include-ignored \
-		--skip in_this_process no_history the_protocol_holds without_any_of_its_protections buffers:: keys:: sessions::
+		--skip in_this_process no_history the_protocol_holds without_any_of_its_protections buffers:: keys:: sessions:: shapes::
 	@FENCEGATE_LENGTH=$(LENGTH) scripts/tests.sh --test behaviour -- decoders:: fence::store:: keys:: leaders:: parameter:: prepared:: rejections:: robustness:: search_path:: transparency::
 	@$(MAKE) --no-print-directory instructions
 

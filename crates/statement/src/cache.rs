@@ -61,11 +61,15 @@ impl Cache {
         }
         let shape = |literals| Shape::of(text, lexing, literals);
         let names = shape(Literals::Typed);
-        if let Some((shape, found)) = names.as_ref().zip(self.find_shape(&names, lexing, false)) {
+        if let Some((shape, found)) = names.as_ref().zip(self.find_shape(&names, lexing, false))
+            && let Some(completed) = shape.completed(&found)
+        {
             let serves_rows = writes_nothing(&found);
             if serves_rows || !with_rows {
-                self.recent.keep(text, shape.left_out(), lexing, serves_rows, &found);
-                return Some(found);
+                if Arc::ptr_eq(&completed, &found) {
+                    self.recent.keep(text, shape.left_out(), lexing, serves_rows, &found);
+                }
+                return Some(completed);
             }
         }
         let mut rows = if with_rows { shape(Literals::Numbered) } else { None };
@@ -97,7 +101,8 @@ impl Cache {
         }
         for shape in [names, bare].into_iter().flatten() {
             if let Some(common) = shape.common(&read, lexing) {
-                return Some(self.keep(shape.key(), lexing, with_rows, Ok(common)));
+                let common = self.keep(shape.key(), lexing, with_rows, Ok(common));
+                return Some(shape.completed(&common).unwrap_or_else(|| Arc::new(read)));
             }
         }
         Some(self.keep(text, lexing, with_rows, read))

@@ -8,6 +8,7 @@
 //! - let a shape stand for values that the analysis depends on.
 
 use super::analyze::read_text;
+use super::cache::Analysis;
 use super::parameter::is_set_config;
 use super::rows::{ColumnValue, Distinct, LONGEST_KEY, Rows, ValueType};
 use super::tokens::{Lexeme, Lexemes};
@@ -26,7 +27,8 @@ const NUMBERS: usize = 100_000;
 pub(super) enum Literals {
     /// The literals themselves: for analyses that depend on them.
     Kept,
-    /// Their types: for analyses of names alone. A list of literals after IN counts as one literal.
+    /// Their types: for analyses of names alone, and for SET of `lease.fence`, whose value a literal completes. A list of
+    /// literals after IN counts as one literal.
     Typed,
     /// Parameters, whose numbers show the types: for analyses whose rows the values of the literals complete. A text with
     /// parameters of its own has no such shape, because the server infers their types from literals beside them.
@@ -112,6 +114,8 @@ impl<'t> Shape<'t> {
             // UESCAPE may follow.
             [b'u' | b'U', ..] => return None,
             [b'\'', ..] => Some(STRING),
+            // PostgreSQL's lexer splits it: `1.1.in` contains the name `in`.
+            _ if literal.iter().filter(|byte| **byte == b'.').count() > 1 => return None,
             _ => kind_of_number(literal),
         };
         match (self.literals, kind) {
@@ -141,7 +145,7 @@ impl<'t> Shape<'t> {
         let [statement] = read.as_ref().ok()?.statements.as_slice() else { return None };
         let statement = match self.literals {
             Literals::Kept => Statement { range: Statement::WHOLE, ..Statement::clone(statement) },
-            Literals::Typed => names(statement)?,
+            Literals::Typed => names(statement).or_else(|| self.without_value(statement))?,
             Literals::Numbered => {
                 let numbered = read_text(&self.key[HEAD..], lexing, true).ok()?;
                 let [numbered] = numbered.statements.as_slice() else { return None };
@@ -150,6 +154,37 @@ impl<'t> Shape<'t> {
             }
         };
         Some(Script { statements: vec![Arc::new(statement)] })
+    }
+
+    /// A SET of `lease.fence` without its value, if the value is the only literal.
+    fn without_value(&self, statement: &Statement) -> Option<Statement> {
+        let ParameterEffect::Set { local, .. } = statement.parameter else { return None };
+        let parameter = ParameterEffect::Set { value: String::new(), local };
+        let common = Statement { kind: StatementKind::Set, parameter, range: Statement::WHOLE, ..Statement::default() };
+        let statement = Statement { range: Statement::WHOLE, ..statement.clone() };
+        (self.with_value(&common)? == statement).then_some(common)
+    }
+
+    /// The analysis of this text, given the one for its shape with typed literals. None: the text has to be read.
+    pub(super) fn completed(&self, common: &Analysis) -> Option<Analysis> {
+        match common.as_ref().as_ref().map(|script| script.statements.as_slice()) {
+            Ok([statement]) if matches!(statement.parameter, ParameterEffect::Set { .. }) => {
+                Some(Arc::new(Ok(Script { statements: vec![Arc::new(self.with_value(statement)?)] })))
+            }
+            _ => Some(common.clone()),
+        }
+    }
+
+    /// As the server will hold it. A number that begins with 0 is read from the tree.
+    fn with_value(&self, common: &Statement) -> Option<Statement> {
+        let ParameterEffect::Set { local, .. } = common.parameter else { return None };
+        let [(place, _)] = self.left_out.as_slice() else { return None };
+        let literal = std::str::from_utf8(&self.text[place.clone()]).ok()?;
+        let value = match literal.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {
+            Some(inner) => inner.replace("''", "'"),
+            None => (!literal.starts_with('0')).then(|| literal.to_owned())?,
+        };
+        Some(Statement { parameter: ParameterEffect::Set { value, local }, ..common.clone() })
     }
 
     /// The analysis of this text, given the one for its shape with numbered literals.

@@ -48,7 +48,7 @@ fn texts_that_differ_in_comments_are_read_once() {
         ("SELECT a FROM t -- 1", "SELECT a FROM t -- 22\n"),
         ("SELECT a --/* 1 \n - b", "SELECT a /*--*/\t- b"),
         ("/* 1 */ BEGIN", "/* 22 */ BEGIN"),
-        ("SET lease.fence = 1 -- 1", "SET lease.fence = 1 /* ; */ -- 22"),
+        ("SET work_mem = 1 -- 1", "SET work_mem = 1 /* ; */ -- 22"),
         ("SELECT f('a') /* 1 */ FROM t", "SELECT f('a') /* 22 */  FROM t"),
         ("DELETE FROM t WHERE a = $1 /* 1 */", "DELETE FROM t WHERE a = $1 /* 22 */"),
         ("DO $$ /* 1 */ $$ /* 1 */", "DO $$ /* 1 */ $$ /* 22 */"),
@@ -81,6 +81,41 @@ fn texts_with_one_shape_have_rows_of_their_own() {
         let writes = |script: &Script| script.statements[0].writes.clone();
         assert_eq!(writes(&first.complete(&common)), writes(&one.unwrap()));
         assert_eq!(writes(&second.complete(&common)), writes(&other.unwrap()));
+    }
+}
+
+/// All these texts have a common analysis with the first, except for numbers that begin with 0.
+#[test]
+fn texts_that_set_a_token_are_read_once_and_have_values_of_their_own() {
+    let cache = Cache::default();
+    for (literal, value) in [
+        ("1", "1"),
+        ("2147483647", "2147483647"),
+        ("9223372036854775807", "9223372036854775807"),
+        ("3000000000", "3000000000"),
+        ("007", "7"),
+        ("00000000009", "9"),
+        ("-7", "-7"),
+        ("'job/7=42'", "job/7=42"),
+        ("'it''s \\'", "it's \\"),
+        ("''", ""),
+    ] {
+        for (text, local) in [
+            (format!("SET lease.fence = {literal}"), false),
+            (format!("SET LOCAL lease.fence TO {literal} -- 1"), true),
+        ] {
+            let read = cache.get(text.as_bytes(), Lexing::USUAL, true).unwrap();
+            let parameter = |read: &Result<Script, Unreadable>| read.as_ref().unwrap().statements[0].parameter.clone();
+            assert_eq!(parameter(&read), ParameterEffect::Set { value: value.to_owned(), local }, "{text}");
+            assert_eq!(parameter(&read), parameter(&analyze(text.as_bytes(), Lexing::USUAL)), "{text}");
+        }
+    }
+    let text = b"SET lease.fence = 47";
+    let shape = Shape::of(text, Lexing::USUAL, Literals::Typed).unwrap();
+    assert!(shape.common(&analyze(text, Lexing::USUAL), Lexing::USUAL).is_some());
+    for text in ["SET lease.fence = '1', '2'", "SET work_mem = 4", "SELECT set_config('lease.fence', '1', true)"] {
+        let shape = Shape::of(text.as_bytes(), Lexing::USUAL, Literals::Typed).unwrap();
+        assert!(shape.common(&analyze(text.as_bytes(), Lexing::USUAL), Lexing::USUAL).is_none(), "{text}");
     }
 }
 
@@ -150,7 +185,7 @@ fn texts_that_may_have_different_effects_are_read_separately() {
         ("SELECT set_config('work_mem   ', '4', true)", "SELECT set_config('lease.fence', '4', true)", Lexing::USUAL),
         ("SELECT f(1), set_config('a', '4', true)", "SELECT f(1), set_config('b', '4', true)", Lexing::USUAL),
         ("FETCH 1 FROM c", "FETCH 2 FROM c", Lexing::USUAL),
-        ("SET lease.fence = 1", "SET lease.fence = 2", Lexing::USUAL),
+        ("SET work_mem = 1", "SET work_mem = 2", Lexing::USUAL),
         ("DO 'a'", "DO 'b'", Lexing::USUAL),
         ("SELECT 1; SELECT 1", "SELECT 1; SELECT 2", Lexing::USUAL),
         ("EXPLAIN SELECT 1", "EXPLAIN SELECT 2", Lexing::USUAL),
@@ -197,7 +232,7 @@ fn a_shape_is_not_valid_sql() {
 /// Expressions of all kinds in statements of all kinds. Some are invalid SQL.
 #[test]
 fn other_literals_do_not_change_the_effects() {
-    const FRAMES: [&str; 12] = [
+    const FRAMES: [&str; 14] = [
         "SELECT @, @ FROM t WHERE a = @ AND b IN (@, @)",
         "SELECT a FROM t WHERE b = @ ORDER BY 1 LIMIT @ FOR UPDATE",
         "INSERT INTO t VALUES (@, @), (@, @)",
@@ -210,6 +245,8 @@ fn other_literals_do_not_change_the_effects() {
         "SELECT a OPERATOR(other.+) @ FROM t",
         "SELECT @ INTO u FROM t",
         "SET work_mem = @",
+        "SET lease.fence = @",
+        "SET LOCAL lease.fence TO @, @",
     ];
     #[rustfmt::skip]
     const EXPRESSIONS: [&str; 32] = [
@@ -245,7 +282,7 @@ fn shortened<'t>(tokens: &[(Token, &'t str)]) -> Vec<(Token, &'t str)> {
     for &token in tokens {
         short.push(token);
         let open = short.iter().rposition(|(_, text)| *text == "(").unwrap_or(0);
-        let is_named = open > 1 && short[open - 2].1 == ".";
+        let is_named = open > 1 && short[open - 2].1.ends_with('.');
         let (items, commas): (Vec<_>, Vec<_>) = short[open..].iter().skip(1).enumerate().partition(|(n, _)| n % 2 == 0);
         let is_list = token.1 == ")"
             && open > 0
