@@ -32,7 +32,7 @@ enum Command {
         #[arg(long)]
         print_sql: bool,
     },
-    /// List the parts of the guard that are missing, changed or disabled; exit with code 1 if there are any
+    /// Show the state of each part of the guard; exit with code 1 if one is missing, changed, disabled or rejected
     Status(Guarded),
     /// Remove the guard
     Remove {
