@@ -34,7 +34,7 @@ pub enum LookError {
     #[error("no answer within {} s", .0.as_secs())]
     NoAnswer(Duration),
     /// The server is another program or version.
-    #[error("the answer to the query for its role has an unknown form")]
+    #[error("the response to the query for its role has an unknown format")]
     UnknownForm,
     /// The server did not let the control role log in, with this message.
     #[error("{0}")]
