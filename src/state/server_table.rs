@@ -144,7 +144,8 @@ pub struct ServerTable {
     primary: Option<usize>,
     /// The place of the last primary, if it is still in the list, and its report.
     last_primary: Option<(Option<usize>, ServerReport)>,
-    /// False until each host was looked at, or the first looks have taken too long: no server is the primary before.
+    /// False until each host was looked at, or the first looks have taken too long. Until then, no server is the
+    /// primary.
     is_settled: bool,
 }
 

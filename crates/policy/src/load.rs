@@ -175,7 +175,7 @@ impl Joining {
         format!("{}:{}:{}", self.files[file].display(), at.line, at.column)
     }
 
-    /// Several resources may share an issuer. Nested elections are not shared ones: the outer one waits for the leader
+    /// Several resources may share an issuer. Elections must not be nested: the outer one would wait for the leader
     /// of the inner one.
     fn add_issuer(&mut self, issuer: &Placed<DeclaredIssuer>, faults: &mut Vec<Fault>) {
         let Placed { at, value: name } = issuer;
