@@ -201,7 +201,7 @@ pub(super) struct InitArguments {
     /// connecting role
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
-    /// Role that may lead through leases in this database; see also --elections
+    /// Role that may lead with leases in this database; see also --elections
     #[arg(long, value_name = "ROLE", value_parser = NonEmptyStringValueParser::new())]
     leases_for: Option<String>,
     /// Elections that this role may lead; `*` matches any text
