@@ -40,7 +40,7 @@ test:
 	@scripts/mutants.sh --check
 	@scripts/tests.sh --test behaviour --lib --test simulation
 
-# Builds the documentation as a site with a search: target/docs/index.html.
+# Builds the documentation as a searchable site: target/docs/index.html.
 docs:
 	@scripts/setup.sh docs
 	@scripts/docs.py "$${CARGO_TARGET_DIR:-target}/tools/bin/mdbook"

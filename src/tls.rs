@@ -65,7 +65,7 @@ impl Acceptor {
         let (_, connection) = stream.get_ref();
         if direct && connection.alpn_protocol() != Some(ALPN) {
             return Err(io::Error::other(
-                "the client began with TLS at once and did not ask for the protocol postgresql",
+                "the client started TLS directly and did not request the protocol postgresql",
             ));
         }
         let secured = Secured {

@@ -20,7 +20,7 @@ func (f SourceFunc) Fence() string { return f() }
 
 // Connector wraps a driver's connector, for sql.OpenDB. Whenever the pool hands out a connection, the connection gets
 // the current token, or none while this process does not lead. A connection that has sent another token is discarded,
-// because the proxy ends such a session when it learns of the new leader. So is one that was cut off.
+// because the proxy ends such a session when a new leader takes over. A connection that was cut off is discarded too.
 func Connector(inner driver.Connector, source Source) driver.Connector {
 	return &connector{inner, source}
 }

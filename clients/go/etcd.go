@@ -37,7 +37,7 @@ type Etcd struct {
 //	election := concurrency.NewElection(session, "/cron/scheduler/leader")
 //	leader := fencegate.FromElection(election, session, session.Lease(), client.KeepAliveOnce)
 //
-// It renews the session's lease itself, because the session does not tell when its last renewal was sent.
+// It renews the session's lease itself, because the session does not report when its last renewal was sent.
 func FromElection[ID ~int64, Response any](election EtcdElection, session EtcdSession, lease ID, keepAliveOnce func(context.Context, ID) (Response, error)) *Etcd {
 	keepAlive := func(ctx context.Context) (time.Duration, error) {
 		response, err := keepAliveOnce(ctx, lease)
@@ -65,7 +65,7 @@ func etcdError(err error) error {
 	return err
 }
 
-// exclusive calls with the election to itself.
+// exclusive calls a function while no other call uses the election.
 func (e *Etcd) exclusive(ctx context.Context, call func() error) error {
 	select {
 	case e.busy <- struct{}{}:

@@ -13,7 +13,7 @@ fi
 [ "$due" ] || exit 0
 sleep "${WORK:-0}"
 if [ "${STALL:-}" ]; then
-    echo "$name stands still, about to enqueue $due (process $$)"
+    echo "$name is suspended, about to enqueue $due (process $$)"
     kill -s STOP $$
 fi
 if answer=$(sql -c BEGIN \

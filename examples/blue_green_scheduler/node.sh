@@ -34,7 +34,7 @@ run() {
         PGOPTIONS="-c lease.fence=$token" timeout "$limit" "$here/job.sh" "$name" "$database" || status=$?
         [ "$status" != 124 ] || say "ends the job: it took longer than $limit s"
         kill "$beats" 2>/dev/null || true
-        [ "$(lock release)" = 1 ] && say "gives the lock back" || say "does not hold the lock any more"
+        [ "$(lock release)" = 1 ] && say "releases the lock" || say "no longer holds the lock"
     fi
 }
 

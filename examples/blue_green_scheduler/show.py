@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The show: two schedulers overlap, the wrong lock is released, a pause without the fence and with it, Redis away."""
+"""The show: two schedulers overlap, the wrong lock is released, a pause without the fence and with it, Redis down."""
 
 import os
 import subprocess
@@ -79,11 +79,11 @@ def pass_it_on(release):
     """Blue's lock expires, green takes it, and blue releases it. Returns the token of a third scheduler that tries then."""
     say(f"blue takes the lock, and token {step('acquire', 'uuid-of-blue')}")
     cli("PEXPIRE", LOCK, "0")
-    say("blue stands still, and the lock's time passes")
+    say("blue is suspended, and the lock expires")
     say(f"green takes the lock, and token {step('acquire', 'uuid-of-green')}, and works")
     say(f"blue wakes up, and releases the lock: {release()}")
     third = step("acquire", "uuid-of-red")
-    say(f"red asks for it: {'token ' + third if third else 'another holds the lock'}")
+    say(f"red tries to take it: {'token ' + third if third else 'another holds the lock'}")
     cli("PEXPIRE", LOCK, "0")
     return third
 
@@ -92,15 +92,15 @@ def pause_beyond_the_ttl(database):
     """Suspends blue and its heartbeat between its read and its write."""
     fall_due()
     blue = node("blue", database, STALL="1")
-    job = int(blue.until(r"stands still.*process (\d+)")[1])
-    wait("the job stands still", lambda: paused(job))
+    job = int(blue.until(r"is suspended.*process (\d+)")[1])
+    wait("the job is suspended", lambda: paused(job))
     blue.pause()
     node("green", database).until("has enqueued")
     # The worst order: the job wakes up before its timer and the heartbeat.
     resume(job)
     blue.until("(has|could not) enqueue")
     blue.resume()
-    blue.until("does not hold the lock any more")
+    blue.until("no longer holds the lock")
     return blue
 
 
@@ -119,18 +119,18 @@ blue.until("runs the job")
 green = node("green", PROXIED)
 green.until("skips: another holds the lock")
 blue.until("ends the job")
-blue.until("gives the lock back")
+blue.until("releases the lock")
 blue.kill()
 green.until("has enqueued")
 judge(1)
 
-begin("Who releases: a plain DEL, and a script that looks whose lock it is", 300)
+begin("Who releases: a plain DEL, and a script that checks the lock's owner", 300)
 claim(pass_it_on(lambda: cli("DEL", LOCK)), "DEL releases the wrong lock: this run proves nothing otherwise")
 print("  WRONG: green and red both hold the lock. Blue has deleted green's.")
 claim(not pass_it_on(lambda: step("release", "uuid-of-blue")), "the script leaves green's lock alone")
 print("  RIGHT: the lock has green's UUID, and stays.")
 
-begin("Straight to PostgreSQL: blue stands still for longer than the lock lives", 400)
+begin("Straight to PostgreSQL: blue is suspended for longer than the lock lives", 400)
 pause_beyond_the_ttl(DIRECT)
 _, twice, late = tasks()
 claim(len(twice) == REPOSITORIES and late, "the job did not run twice: this run proves nothing")
@@ -141,7 +141,7 @@ blue = pause_beyond_the_ttl(PROXIED)
 claim(blue.said("could not enqueue .*LF001"), "the late job is stopped by LF001")
 judge(1)
 
-redis = begin("Redis is away, and then has forgotten everything", 600)
+redis = begin("Redis is down, and then has lost all data", 600)
 both = [node(name, PROXIED) for name in ("blue", "green")]
 fall_due()
 first(both, "has enqueued")
@@ -158,7 +158,7 @@ say("Redis is back, and counts from 1")
 first(both, "could not enqueue .*LF001")
 judge(1)
 sql("FENCE RESET refresh TO 1", CONSOLE)
-say("the operator, who knows that no former holder is about: FENCE RESET refresh TO 1")
+say("the operator, who knows that no former holder is left: FENCE RESET refresh TO 1")
 first(both, "has enqueued")
 claim(len(committed("public.tasks")) == 2 * REPOSITORIES, "the job runs again, once")
 finish("the job runs twice without the fence, and once with it.")

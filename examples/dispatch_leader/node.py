@@ -19,7 +19,7 @@ def arguments():
     parser.add_argument("name")
     parser.add_argument("--etcd", default="http://127.0.0.1:2379")
     parser.add_argument("--database", default="host=127.0.0.1 port=6432 user=app dbname=app")
-    parser.add_argument("--stall-before", type=int, help="stand still before this order is given away, until woken")
+    parser.add_argument("--stall-before", type=int, help="suspend before this order is assigned, until resumed")
     return parser.parse_args()
 
 
@@ -36,7 +36,7 @@ class Node:
             try:
                 run_as_leader(election, self.lead)
             except CoordinatorUnavailable as error:
-                self.say(f"does not reach etcd: {error}")
+                self.say(f"cannot reach etcd: {error}")
             except (LeadershipLost, psycopg2.Error) as error:
                 if rejection := fence_error(error):
                     self.say(f"is rejected: {rejection.sqlstate}")
@@ -61,7 +61,7 @@ class Node:
         courier = f"{self.options.name}{order}"
         if order == self.options.stall_before:
             self.options.stall_before = None
-            self.say(f"stands still, about to give order {order} to courier {courier}")
+            self.say(f"is suspended, about to give order {order} to courier {courier}")
             # Like a long garbage collection, this stops every thread before the next line.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         cursor.execute("UPDATE orders SET courier = %s, token = DEFAULT WHERE id = %s", (courier, order))

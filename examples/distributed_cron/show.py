@@ -68,7 +68,7 @@ class Ticks:
         claim(missing == 0, f"{missing} ticks are missing, and nobody said so")
         claim(all(tick % PERIOD == 0 for tick in self.ticks), "ticks are not aligned to the clock")
         print(f"  RIGHT: {len(self.rows)} ticks, one row each; {self.late} late writes rejected; "
-              f"{self.skipped} ticks skipped, and said so.")
+              f"{self.skipped} ticks skipped and reported.")
 
 
 def corrupted():

@@ -45,7 +45,7 @@ def drill(title, barrier, database=PROXIED, befall=lambda a: None):
     job = submit(one)
     a = worker("A", one, database, barrier)
     token = int(a.until(r'"stopped".*"token": (\d+)')[1])
-    wait("A stands still", lambda: paused(a.pid))
+    wait("A is suspended", lambda: paused(a.pid))
     befall(a)
     worker("B", two, database).until("execution_done")
     if befall is not Actor.kill:
@@ -87,7 +87,7 @@ for barrier, where in BARRIERS.items():
     print("  RIGHT: one entry, B's. A's transaction was rolled back.")
 for title, barrier, befall in (
     ("A crashes in mid-apply, before COMMIT", "inserted", Actor.kill),
-    ("A crashes in mid-apply, after COMMIT, before it says so", "applied", Actor.kill),
+    ("A crashes in mid-apply, after COMMIT, before it reports success", "applied", Actor.kill),
     ("The database crashes while A has a job", "checked", crash_database),
 ):
     token, words, count, lowest, _, state = drill(title, barrier, befall=befall)

@@ -59,7 +59,7 @@ def paused(pid):
 def pause(pid):
     """Suspends a process, like a long garbage collection. Returns when the process has stopped."""
     os.kill(pid, signal.SIGSTOP)
-    wait(f"process {pid} stands still", lambda: _state(pid) in "TZX")
+    wait(f"process {pid} is suspended", lambda: _state(pid) in "TZX")
 
 
 def resume(pid):

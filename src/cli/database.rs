@@ -32,7 +32,7 @@ enum Command {
         #[arg(long)]
         print_sql: bool,
     },
-    /// List the parts of the guard that are missing, changed or disabled; exit with code 1 if there are any
+    /// Show the state of each part of the guard; exit with code 1 if one is missing, changed, disabled or rejected
     Status(Guarded),
     /// Remove the guard
     Remove {
@@ -201,7 +201,7 @@ pub(super) struct InitArguments {
     /// connecting role
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
-    /// Role that may lead through leases in this database; see also --elections
+    /// Role that may lead with leases in this database; see also --elections
     #[arg(long, value_name = "ROLE", value_parser = NonEmptyStringValueParser::new())]
     leases_for: Option<String>,
     /// Elections that this role may lead; `*` matches any text

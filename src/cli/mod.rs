@@ -41,7 +41,7 @@ struct Arguments {
 enum Command {
     /// Run the proxy
     Proxy(Box<proxy::Arguments>),
-    /// Query whether the local proxy is ready; exit with code 1 if it is not
+    /// Check whether the local proxy is ready; exit with code 1 if it is not
     Healthcheck(tools::HealthcheckArguments),
     /// Create or upgrade the schema that a database with fenced tables needs
     Init(database::InitArguments),

@@ -20,11 +20,10 @@ use std::process::ExitCode;
 pub(super) struct Arguments {
     #[command(flatten)]
     settings: SettingsArguments,
-    /// Only check the settings, policies and certificates, and test the connections to the server, control role and
-    /// etcd
+    /// Check the settings, policies, certificates and connections, then exit without starting the proxy
     #[arg(long)]
     check: bool,
-    /// With --check, only warn of tables and functions in the policies that do not exist
+    /// With --check, only warn about tables and functions in the policies that do not exist
     #[arg(long, requires = "check")]
     allow_unresolved: bool,
 }

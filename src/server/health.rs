@@ -89,8 +89,8 @@ impl Pages for Shared {
 }
 
 impl Shared {
-    /// Logs if the server or the control connection cannot be used. Otherwise the first client would be the first to
-    /// notice. Cancel-safe.
+    /// Logs if the server or the control connection cannot be used. Otherwise, this would first be noticed by a client.
+    /// Cancel-safe.
     pub(super) async fn check_servers(self: Arc<Self>) {
         if let Err(error) = self.can_relay().await {
             tracing::error!(upstream = %self.settings().upstream, error = refused::message(&error), "upstream_unreachable");

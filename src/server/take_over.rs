@@ -133,7 +133,7 @@ impl Handover {
             };
             match within(SUCCESSOR_LIMIT, self.exchange(shared, &stream)).await {
                 Ok(()) => return stream,
-                Err(TakeOverError::Closed) => tracing::debug!("a process connected for a take-over and left"),
+                Err(TakeOverError::Closed) => tracing::debug!("a process connected for a take-over and disconnected"),
                 Err(error) => tracing::warn!(%error, "take_over_failed"),
             }
         }
@@ -153,7 +153,7 @@ impl Handover {
         }
         let orders = shared.orders.borrow().clone();
         if let Some(database) = orders.paused.first() {
-            let reason = format!("database \"{database}\" is paused, which the successor would not know");
+            let reason = format!("database \"{database}\" is paused, and a pause cannot be handed over");
             return refuse(stream, &reason, TakeOverError::Refused(reason.clone())).await;
         }
         let predecessors = shared.predecessors.duplicates()?;

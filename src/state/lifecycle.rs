@@ -1,8 +1,8 @@
-//! Phases of the proxy's life, their signals to sessions, and the connections to earlier proxies, which still serve sessions after
-//! this proxy has taken over their sockets.
+//! Phases of the proxy's life, their signals to sessions, and the connections to earlier proxies, which still serve
+//! sessions after this proxy has taken over their sockets.
 //!
-//! These connections carry cancel requests: clients send them to the address on which this proxy listens now. Must never wait for a
-//! predecessor.
+//! These connections carry cancel requests: clients send them to the address on which this proxy listens now. Must
+//! never wait for a predecessor.
 
 use fencegate_wire::error::ErrorText;
 use parking_lot::Mutex;
@@ -104,7 +104,7 @@ impl Predecessors {
         let mut all = self.0.lock();
         all.retain_mut(|it| match it.write(packet) {
             Ok(written) => written == packet.len(),
-            // It does not read as fast as requests arrive. Clients repeat those that have no effect.
+            // The predecessor reads more slowly than requests arrive. Clients repeat requests that have no effect.
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         });
         !all.is_empty()

@@ -34,7 +34,7 @@ pub enum LookError {
     #[error("no answer within {} s", .0.as_secs())]
     NoAnswer(Duration),
     /// The server is another program or version.
-    #[error("the answer to the query for its role has an unknown form")]
+    #[error("the response to the query for its role has an unknown format")]
     UnknownForm,
     /// The server did not let the control role log in, with this message.
     #[error("{0}")]
@@ -144,7 +144,8 @@ pub struct ServerTable {
     primary: Option<usize>,
     /// The place of the last primary, if it is still in the list, and its report.
     last_primary: Option<(Option<usize>, ServerReport)>,
-    /// False until each host was looked at, or the first looks have taken too long: no server is the primary before.
+    /// False until each host was looked at, or the first looks have taken too long. Until then, no server is the
+    /// primary.
     is_settled: bool,
 }
 

@@ -48,9 +48,9 @@ pub struct SessionRecord {
     pub cancels: Semaphore,
     /// Held while a cancel request is forwarded.
     pub cancelling: tokio::sync::Mutex<()>,
-    /// Signaled when an operator or another primary ends the session.
+    /// Signaled when an operator or a change of the primary ends the session.
     pub kill: CancellationToken,
-    /// True if another primary ends the session.
+    /// True if a change of the primary ends the session.
     pub is_replaced: Arc<AtomicBool>,
     /// True while the database is paused and the session is held: the proxy reads nothing from its client.
     held: AtomicBool,

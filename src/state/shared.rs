@@ -237,7 +237,7 @@ impl Shared {
         self.control.with_database(database)
     }
 
-    /// Lets the control connections of all databases become outdated, because another server is the primary.
+    /// Makes the control connections of all databases outdated, because another server is the primary.
     pub fn outdate_control_connections(&self) {
         self.control.outdate();
     }

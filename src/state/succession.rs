@@ -1,8 +1,8 @@
-//! Proactive fencing: shuts a deposed leader out once its successor is elected, before the successor writes.
+//! Proactive fencing: shuts out a deposed leader once its successor is elected, before the successor writes.
 //!
-//! Owns one task for each database. Must never be the reason for an admission: all
-//! guarantees hold without it, only later, with the successor's first write. Must not open connections to a
-//! database in which this proxy has no sessions.
+//! Owns one task for each database. Must never be the reason for an admission: all guarantees hold without it, only
+//! later, with the successor's first write. Must not open connections to a database in which this proxy has no
+//! sessions.
 //!
 //! There may be any number of keys: only those to which a session is admitted are followed. The proxy queries the
 //! leaders of the others when a token would raise the fence.

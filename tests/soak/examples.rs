@@ -48,18 +48,26 @@ fn distributed_cron() {
 
 #[test]
 fn dispatch_leader() {
-    let scenes = ["1. The leader crashes", "A crashes", "Gaps do no harm", "RIGHT", "2. Straight", "WRONG"];
-    let more =
-        ["3. The same", "LF001", "RIGHT", "4. etcd is away", "was not renewed", "LF006", "RIGHT", "All claims hold"];
+    let scenes = ["1. The leader crashes", "A crashes", "Gaps are harmless", "RIGHT", "2. Straight", "WRONG"];
+    let more = [
+        "3. The same",
+        "LF001",
+        "RIGHT",
+        "4. etcd is unavailable",
+        "was not renewed",
+        "LF006",
+        "RIGHT",
+        "All claims hold",
+    ];
     play("dispatch_leader", &[], &[&scenes[..], &more].concat());
 }
 
 #[test]
 fn blue_green_scheduler() {
     let scenes =
-        ["1. Blue and green", "skips: another", "RIGHT", "2. A job hangs", "ends the job", "gives the lock back"];
+        ["1. Blue and green", "skips: another", "RIGHT", "2. A job hangs", "ends the job", "releases the lock"];
     let more = ["3. Who releases", "WRONG", "RIGHT", "4. Straight", "WRONG", "5. The same", "LF001", "RIGHT"];
-    let last = ["6. Redis is away", "skips: no answer", "counts from 1", "LF001", "FENCE RESET", "All claims hold"];
+    let last = ["6. Redis is down", "skips: no answer", "counts from 1", "LF001", "FENCE RESET", "All claims hold"];
     play("blue_green_scheduler", &[], &[&scenes[..], &more, &last].concat());
 }
 

@@ -25,7 +25,7 @@ log.addHandler(logging.NullHandler())
 NOTICE = 0.1  # A loss is announced this many seconds before the deadline.
 LAST_WORD = 0.1  # Renewals end this long before the announcement, so that it has the reason of their failure.
 PAUSE = 0.1  # Seconds between a failed request and its repetition.
-POLL = 1.0  # A waiting candidate looks at least this often.
+POLL = 1.0  # A waiting candidate polls at least this often.
 
 _CLOCK: Optional[int] = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -123,7 +123,7 @@ class Election(ABC):
 
     @abstractmethod
     def _campaign(self, term: Term) -> float:
-        """Sets the token and deadline of a winner. Returns the seconds after which another look is worthwhile."""
+        """Sets the token and deadline of a winner. Returns the number of seconds until the next check."""
 
     @abstractmethod
     def _renew(self, term: Term, limit: float) -> float:
@@ -134,7 +134,7 @@ class Election(ABC):
         """Gives up the lease or the place. Also called if it is not known whether there is one."""
 
     def _pause(self, seconds: float, stop: threading.Event) -> None:
-        """Returns earlier if another look is worthwhile, or the campaign is to stop."""
+        """Returns earlier if a check is worthwhile, or if the campaign must stop."""
         stop.wait(seconds)
 
     @property
@@ -164,8 +164,8 @@ class Election(ABC):
             raise NotLeader(f"this process does not lead {self.name}: {term.reason or 'the lease was not renewed'}")
 
     def on_lost(self, callback: Callable[[], object]) -> None:
-        """Calls it, in another thread, when this term is lost (not after `release`); at once if it is lost already. It
-        must not block."""
+        """Calls `callback` in another thread when this term is lost, but not after `release`; immediately if the term
+        is already lost. The callback must not block."""
         with self._lock:
             term = self._term
             if not term.lost.is_set():

@@ -69,7 +69,7 @@ def sqlstate(error: Optional[BaseException]) -> Optional[str]:
 
 
 def _all(error: Optional[BaseException]) -> list[BaseException]:
-    """The exception and those behind it: SQLAlchemy's `orig`, causes and contexts."""
+    """The exception, SQLAlchemy's `orig`, and all causes and contexts."""
     found: list[BaseException] = []
     following = [error]
     while following:

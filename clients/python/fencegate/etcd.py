@@ -106,7 +106,7 @@ class EtcdElection(Election):
         return self._post("kv/txn", {"compare": compare, "success": success, "failure": failure}, self.ttl)[0]
 
     def _post(self, path: str, body: dict[str, Any], limit: float) -> tuple[Any, float]:
-        """The answer of whichever member answers first, and when the answered request was sent."""
+        """The answer of the first member that answers, and when the answered request was sent."""
 
         def call(attempt: int) -> tuple[Any, float]:
             member = self._members[attempt % len(self._members)].rstrip("/")

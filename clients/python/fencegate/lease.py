@@ -40,7 +40,7 @@ class Lease(Election):
     def _pause(self, seconds: float, stop: threading.Event) -> None:
         end = now() + seconds
         try:
-            # A notification makes the socket readable. At most one look in each PAUSE: all elections share the channel.
+            # A notification makes the socket readable. At most one check in each PAUSE: all elections share the channel.
             while not stop.wait(min(PAUSE, max(0.0, end - now()))) and now() < end:
                 if select.select(self._idle, [], [], 0)[0]:
                     return
@@ -92,7 +92,7 @@ class Lease(Election):
 
 
 def open_connection(url: str) -> Any:
-    """A connection of whichever driver is installed."""
+    """A connection of the installed driver."""
     options: dict[str, Any] = {"connect_timeout": CONNECT, "target_session_attrs": "read-write"}
     try:
         import psycopg

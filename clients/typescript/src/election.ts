@@ -13,7 +13,7 @@ const NOTICE = 100
 const LAST_WORD = 100
 /** Time between a failed request and its repetition. */
 export const PAUSE = 100
-/** A waiting candidate looks at least this often, if it is not notified. */
+/** A waiting candidate polls at least this often, if it is not notified. */
 const POLL = 1000
 
 // performance.now() stops while the machine is suspended; uptime() continues, with a resolution of 10 ms.
@@ -135,9 +135,9 @@ export abstract class Election {
     this.#term.end.abort(new NotLeader(`this process does not lead ${name}: no campaign was won`))
   }
 
-  /** Sets the token and deadline of a winner. Returns the time after which another look is worthwhile. */
+  /** Sets the token and deadline of a winner. Returns the time until the next check. */
   protected abstract campaign(term: Term): Promise<number>
-  /** Resolves earlier if another look is worthwhile. */
+  /** Resolves earlier if a check is worthwhile. */
   protected async pause(time: number, signal?: AbortSignal): Promise<void> {
     await sleep(Math.min(time, POLL), undefined, { signal })
   }

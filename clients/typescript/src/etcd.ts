@@ -103,7 +103,7 @@ export class EtcdElection extends Election {
     return (await this.#post('kv/txn', { compare, success, failure }, this.ttl))[0]
   }
 
-  /** The answer of whichever member answers first, and when the answered request was sent. */
+  /** The answer of the first member that answers, and when the answered request was sent. */
   #post(path: string, body: object, limit: number): Promise<[any, number]> {
     const call = async (number: number): Promise<[any, number]> => {
       const member = this.#members[number % this.#members.length]

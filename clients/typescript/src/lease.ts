@@ -5,7 +5,7 @@ import { ask, CoordinatorError, Election, Gone, now, type Options, type Term } f
 
 /** Milliseconds to connect to one host. */
 const CONNECT = 2000
-/** A waiting candidate that is notified looks at least this often. */
+/** A waiting candidate that is notified polls at least this often. */
 const LONG = 60_000
 /** They override the role's defaults. */
 export const SETTINGS = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off"
@@ -116,7 +116,7 @@ export function close(connection: Connection | undefined): void {
   connection?.end().catch(() => {})
 }
 
-/** A connection to the first host of the URL that answers and is a primary, with whichever driver is installed. */
+/** A connection to the first host of the URL that answers and is a primary, with the installed driver. */
 export async function openConnection(url: string): Promise<Connection> {
   const [, start, hosts, rest] = /^([a-z]+:\/\/(?:[^@/]*@)?)([^/?]*)(.*)$/.exec(url) ?? [url, url, '', '']
   let failure: unknown

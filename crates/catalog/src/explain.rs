@@ -34,7 +34,7 @@ pub struct Unnamed {
     pub is_direct: bool,
 }
 
-/// One relation or function, and why writing or calling it is writing to the resource.
+/// One relation or function, and why writing or calling it counts as a write to the resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Covered {
     /// The resource's name.
@@ -49,7 +49,7 @@ pub struct Covered {
     pub path: String,
 }
 
-/// The coverage of policies, by a catalog and by the answers to [`super::database_and_functions`] and
+/// The coverage of policies, from a catalog and the results of [`super::database_and_functions`] and
 /// [`super::functions_that_mention`].
 pub fn explanation(
     policies: &PolicySet,
@@ -73,7 +73,8 @@ pub fn explanation(
     Explanation { database, covered, unnamed }
 }
 
-/// A function that mentions a table of one resource and is named in another is reported, too: a call needs the token of each.
+/// Also reports a function that mentions a table of one resource and is named in another: a call needs the tokens of
+/// both.
 fn unnamed(policies: &PolicySet, function: QualifiedName, row: &SimpleQueryRow) -> Option<Unnamed> {
     let text = |name| column(row, name).map(str::to_owned);
     let table = QualifiedName { schema: text("table_schema")?, name: text("table_name")? };
@@ -123,7 +124,7 @@ impl Catalog {
         rows.collect()
     }
 
-    /// A table of a policy, then all by which it is reached, the nearest first.
+    /// A table of a policy, then all relations through which it is reached, nearest first.
     fn covered_with(&self, table: &FencedTable, dependencies: &Dependencies) -> Vec<Row> {
         let name = RelationName { schema: Some(table.name.schema.clone()), name: table.name.name.clone() };
         let known = self.relations.iter().find(|(_, relation)| relation.name == name);
@@ -159,7 +160,7 @@ impl Catalog {
         }
     }
 
-    /// The distance, the row, and whether the operations include `ddl`; None if the way does not count.
+    /// The distance, the row, and whether the operations include `ddl`; None if the path does not count.
     fn row(&self, WayTo { table: to, way }: &WayTo, table: &FencedTable, oid: Oid) -> Option<(usize, Row, bool)> {
         let relation = self.relations.get(&way.from).filter(|_| *to == oid)?;
         let is_new = |operation: Operation| {
@@ -183,7 +184,7 @@ impl Catalog {
         (hops.len(), (name, Some(relation.kind.clone()), listed(operations), path.join(", ")))
     }
 
-    /// The reason that a policy names it, with a warning if its key may become another one on the way.
+    /// The reason `named in the policy`, with a warning if a trigger may change the key.
     fn warned(&self, table: &FencedTable) -> String {
         let column = self.key_column(table).filter(|column| !column.is_guarded);
         match column.and_then(|column| column.changed_by.as_ref()) {
@@ -194,7 +195,7 @@ impl Catalog {
         }
     }
 
-    /// Callers of a function of a policy: other functions, then relations, the nearest first.
+    /// Callers of a function of a policy: other functions, then relations, nearest first.
     fn callers_of(&self, function: &QualifiedName) -> impl Iterator<Item = Row> {
         let is_meant = |oid: &Oid| {
             let named = self.functions.get(oid);
@@ -259,7 +260,7 @@ impl Catalog {
         }
     }
 
-    /// The relations with which CASCADE drops something of the table.
+    /// The relations whose DROP … CASCADE also drops part of the table.
     fn dropped_with<'a>(
         &'a self,
         table: &'a RelationName,

@@ -1,7 +1,7 @@
-//! The graph of the catalog: from its edges to the ways in which writes reach fenced tables.
+//! The graph of the catalog: derives the paths by which writes reach fenced tables from its edges.
 //!
-//! Owns the meaning of an edge: which operation becomes which. Must never leave a way out for being complicated: an
-//! operation too many asks for a token too many, one too few lets a write pass.
+//! Owns the meaning of an edge: which operation becomes which. Must never omit a path because it is complicated: an
+//! extra operation requires an unnecessary token, but a missing one lets a write pass.
 
 use fencegate_statement::Operation::{self, Ddl, Delete, Insert, Lock, Read, Truncate, TruncateCascade, Update};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// `pg_class.oid`; or `pg_proc.oid`, as [`function`] has it.
 pub(super) type Oid = u64;
 
-/// A function that is named in a policy, among the relations: a call of it is as if it was read.
+/// A function that a policy names, as a vertex among the relations. A call counts as a read of that vertex.
 pub(super) fn function(oid: Oid) -> Oid {
     oid | 1 << 32
 }
@@ -21,7 +21,7 @@ const ROWS: &[Operation] = &[Insert, Update, Delete];
 /// Operations that a rule on some event may perform.
 const ANY: &[Operation] = &[Insert, Update, Delete, Read];
 
-/// A write to the relation `from` is a write to the relation `to`.
+/// An edge: a write to the relation `from` is a write to the relation `to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Edge {
     pub(super) from: Oid,
@@ -29,7 +29,7 @@ pub(super) struct Edge {
     pub(super) link: Link,
 }
 
-/// Why it is.
+/// The reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Link {
     /// The rows of `from` are rows of `to`.
@@ -38,7 +38,7 @@ pub(super) enum Link {
     Parent { partitioned: bool },
     /// `from` is a view of `to`.
     View(Through),
-    /// A rule on `from` names `to`: on writes of this kind.
+    /// A rule on `from`, for writes of this kind, names `to`.
     Rule { name: String, event: Operation },
     /// A foreign key of `to` refers to `from`.
     ForeignKey { name: String, on_delete: Action, on_update: Action },
@@ -49,7 +49,7 @@ pub(super) enum Link {
 /// Operations that are possible through a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Through {
-    /// These writes, as they are; and locking.
+    /// These writes, unchanged, and locks.
     Writes { insert: bool, update: bool, delete: bool },
     /// An INSTEAD OF trigger may do anything.
     Trigger,
@@ -70,15 +70,16 @@ impl Link {
     /// The operations on `to` that an operation on `from` causes.
     fn becomes(&self, operation: Operation) -> &'static [Operation] {
         match (self, operation) {
-            // Inserting into a plain parent stays there; an update of a partitioned one moves rows between the partitions.
+            // An INSERT into a plain parent affects only the parent; an UPDATE of a partitioned table may move rows
+            // between partitions.
             (Link::Parent { partitioned: false }, Insert) => &[],
             (Link::Parent { partitioned: true }, Update) => ROWS,
-            // Functions that a read of a relation calls are called for its own rows, not for those of its children.
+            // A read of a relation calls functions for the relation's own rows, not for those of its children.
             (Link::Child { .. } | Link::Parent { .. }, Read) => &[],
             (Link::Child { .. } | Link::Parent { .. }, same) => itself(same),
             (Link::View(Through::Refresh), Insert) => &[Read],
             (Link::View(Through::Refresh), _) => &[],
-            // A view of a view: whatever is locked by way of it.
+            // A view of a view: anything may be locked through it.
             (Link::View(_), Lock) => &[Lock],
             (Link::View(_), Read) => &[Read],
             (Link::View(Through::Trigger), Insert | Update | Delete) => ANY,
@@ -98,8 +99,8 @@ impl Link {
         }
     }
 
-    /// The columns of `to` have the same names in `from`, and the same rows have the same values in them. A parent that
-    /// is not partitioned may lack some, and then their names mean another relation's columns.
+    /// True if the columns of `to` have the same names in `from`, and the same values in the same rows. A parent that
+    /// is not partitioned may lack some of them; their names then mean columns of another relation.
     fn keeps_columns(&self) -> bool {
         matches!(self, Link::Child { .. } | Link::Parent { partitioned: true })
     }
@@ -123,14 +124,14 @@ pub(super) struct Hop {
 #[derive(Debug)]
 pub(super) struct Way {
     pub(super) from: Oid,
-    /// The first of its hops.
+    /// The first hop of the path.
     pub(super) hop: usize,
     pub(super) same_columns: bool,
     /// Each operation on `from`, with the resulting operation on the table.
     pub(super) effects: Vec<(Operation, Operation)>,
 }
 
-/// The edges, by where they lead.
+/// The edges, by their target.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     pub(super) edges: Vec<Edge>,
@@ -144,7 +145,7 @@ pub(super) struct Paths {
     known: HashMap<Hop, usize>,
 }
 
-/// Where a walk against the edges is.
+/// The position of a walk against the edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Vertex {
     relation: Oid,
@@ -153,7 +154,7 @@ struct Vertex {
     /// children nor the rewritten statements that name the relation.
     by_part: bool,
     same_columns: bool,
-    /// The parent that the next step leads to. Edges that reach that parent reach this relation only on the way, and
+    /// The parent that the next step leads to. Edges that reach that parent reach this relation only in passing, and
     /// add nothing.
     toward: Option<Oid>,
 }
@@ -167,14 +168,14 @@ impl Graph {
         Graph { edges, into }
     }
 
-    /// All ways to a table, each operation by one of the shortest paths. To the table itself as well, where writing it
-    /// writes it in another manner too: by a foreign key to itself, say.
+    /// All paths to a table: for each operation, one of the shortest. Includes paths from the table to itself, such as
+    /// a foreign key that refers to its own table.
     pub(super) fn ways_to(&self, table: Oid, paths: &mut Paths) -> Vec<Way> {
-        // TRUNCATE … CASCADE is a TRUNCATE too, and only that is fenced; and reads are never fenced.
+        // TRUNCATE … CASCADE counts as TRUNCATE, which is the fenced operation. Reads are never fenced.
         self.ways(table, OPERATIONS.into_iter().filter(|it| ![TruncateCascade, Read].contains(it)), paths)
     }
 
-    /// All ways in which a function is called.
+    /// All paths by which a function is called.
     pub(super) fn calls_of(&self, function: Oid, paths: &mut Paths) -> Vec<Way> {
         self.ways(function, [Read].into_iter(), paths)
     }
@@ -192,7 +193,7 @@ impl Graph {
         ways
     }
 
-    /// The relations as a whole by which this effect on the table is reached, with the first hop of each.
+    /// The whole relations through which the table is reached with this effect, with the first hop of each.
     fn walk(&self, table: Oid, effect: Operation, paths: &mut Paths) -> Vec<(Vertex, usize)> {
         let start = |by_part| Vertex { relation: table, operation: effect, by_part, same_columns: true, toward: None };
         let mut seen = HashSet::from([start(false), start(true)]);

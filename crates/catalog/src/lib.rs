@@ -1,8 +1,8 @@
-//! Fenced tables in the catalog: which of them exist, which writes to other relations reach them, and which functions call
-//! functions that count as writes.
+//! Fenced tables in the catalog: which of them exist, which writes to other relations reach them, and which functions
+//! call functions that count as writes.
 //!
-//! Owns the catalog query and its result. Must never omit a relation because it is complicated: a write that may reach a
-//! fenced table counts as reaching it.
+//! Owns the catalog query and its result. Must never omit a relation because its path is complicated: a write that may
+//! reach a fenced table counts as reaching it.
 
 mod explain;
 mod graph;
@@ -62,10 +62,10 @@ pub struct Catalog {
     functions: HashMap<Oid, FunctionName>,
     /// Callers of these functions, by the caller's unqualified name.
     callers: HashMap<String, Vec<Caller>>,
-    /// The schemas of temporary relations that lead to fenced tables, but only in the session that made them.
+    /// The schemas of temporary relations that lead to fenced tables, but only in the session that created them.
     temporary: HashSet<String>,
     key_columns: HashMap<QualifiedName, KeyColumn>,
-    /// Schemas with an operator `=` or a type that may hide the catalog's own in key comparisons.
+    /// Schemas with an operator `=` or a type that may shadow the catalog's in key comparisons.
     shadowing: HashSet<String>,
     has_event_triggers: bool,
 }
@@ -129,13 +129,13 @@ impl Catalog {
         self.key_columns.get(&table.name)
     }
 
-    /// True if any schema has operators or types that may hide the catalog's own in key comparisons.
+    /// True if any schema has operators or types that may shadow the catalog's in key comparisons.
     pub fn has_shadows(&self) -> bool {
         !self.shadowing.is_empty()
     }
 
     /// True if key comparisons with this search path, as `current_schemas(true)` shows it, use the catalog's own
-    /// operators and types for names without a schema. False in doubt.
+    /// operators and types for unqualified names. False if uncertain.
     pub fn path_leads_to_catalog(&self, path: &str) -> bool {
         let schemas = path.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
         let is_plain = |schemas: &&str| schemas.is_ascii() && !schemas.contains(['"', '\\']);
@@ -143,7 +143,7 @@ impl Catalog {
         self.shadowing.len() < names::MOST_SHADOWS && schemas.filter(is_plain).is_some_and(is_clear)
     }
 
-    /// The effects of a write on fenced tables, other than on the named relation itself, which may be fenced too.
+    /// The effects of a write on fenced tables other than the named relation itself, which may also be fenced.
     pub fn reached_by<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = Reached<'a>> {
         self.ways_from(&write.relation).flat_map(move |WayTo { table, way }| {
             let effects = way.effects.iter().filter(|(operation, _)| *operation == write.operation);
@@ -182,7 +182,7 @@ impl Catalog {
         self.ways.values().flatten().filter(reads).filter_map(|it| self.functions.get(&it.table))
     }
 
-    /// Returns true if only a reading for the session that made these temporary relations shows where they lead.
+    /// Returns true if only a reading for the session that created these temporary relations shows where they lead.
     pub fn leaves_to_session(&self, temporary_schema: &str) -> bool {
         self.temporary.contains(temporary_schema)
     }
@@ -200,10 +200,10 @@ impl Catalog {
         })
     }
 
-    /// Reads the answer to the [`question`], which has at most so many rows ([`most_rows`]).
+    /// Decodes the result of the [`question`], which has at most this many rows ([`most_rows`]).
     ///
     /// # Errors
-    /// There are more rows, or unknown ones.
+    /// The result has more rows, or unknown ones.
     pub fn read(answers: &[StatementResult], most_rows: usize) -> Result<Self, CatalogError> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
         if rows.len() > most_rows {
@@ -275,7 +275,7 @@ impl Catalog {
     }
 }
 
-/// The owner of the relations that most of the rows start from.
+/// The owner of the relations from which most of the rows start.
 fn main_owner(rows: &[&SimpleQueryRow]) -> Option<String> {
     let owners: HashMap<&str, &str> =
         rows.iter().filter_map(|row| Some((column(row, "from")?, column(row, "owner")?))).collect();
@@ -336,7 +336,7 @@ fn oid(row: &SimpleQueryRow, name: &str) -> Option<Oid> {
     column(row, name)?.parse().ok()
 }
 
-/// A statement that leaves the schema out may mean any. `pg_temp` is the session's own, `pg_temp_3` or the like.
+/// An unqualified name may mean a relation of any schema. `pg_temp` is the session's own schema, such as `pg_temp_3`.
 fn is_in_schema(relation: &RelationName, schema: &str) -> bool {
     relation
         .schema
@@ -344,7 +344,7 @@ fn is_in_schema(relation: &RelationName, schema: &str) -> bool {
         .is_none_or(|named| named == schema || named == "pg_temp" && schema.starts_with("pg_temp_"))
 }
 
-/// Catalogs built by hand, for tests and benchmarks of the crates above.
+/// Hand-made catalogs, for tests and benchmarks of higher crates.
 impl Catalog {
     /// A catalog in which these fenced tables exist and no other relation leads to them.
     pub fn of_tables(tables: impl IntoIterator<Item = QualifiedName>) -> Self {
@@ -352,7 +352,7 @@ impl Catalog {
     }
 
     /// Like [`Self::of_tables`], with keyed tables (an integer key in the first column) and with views that show a
-    /// table unchanged, in the same schema unless another one is named.
+    /// table unchanged, in the same schema unless another is named.
     pub fn with_views(
         tables: impl IntoIterator<Item = (QualifiedName, bool)>,
         views: impl IntoIterator<Item = (String, QualifiedName)>,
@@ -384,7 +384,7 @@ impl Catalog {
         catalog
     }
 
-    /// Adds a schema with objects that may precede the catalog's own where keys are compared.
+    /// Adds a schema with objects that may shadow the catalog's in key comparisons.
     pub fn shadowed_by(mut self, schema: &str) -> Self {
         self.shadowing.insert(schema.to_owned());
         self

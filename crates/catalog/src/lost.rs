@@ -1,6 +1,6 @@
-//! The fences that new policies would take away without saying so: a resource stays, and none of its tables exists.
+//! Fences that new policies would silently remove: the resource remains, but none of its tables exists.
 //!
-//! Owns that rule. Must never accept new policies where a database that matters could not be read.
+//! Owns that rule. Must never accept new policies if a relevant database could not be read.
 
 use super::names::{NamesFound, missing_text};
 use fencegate_policy::nearest::{advice, nearest};
@@ -8,30 +8,30 @@ use fencegate_policy::{PolicySet, QualifiedName, Resource};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// The names of policies in a database, as far as they are known.
+/// Names of the policies in a database, as far as known.
 #[derive(Debug)]
 pub enum DatabaseNames {
-    /// The database has these.
+    /// The names that the database has.
     Found(NamesFound),
-    /// The server has no database of that name.
+    /// The server has no such database.
     NoDatabase,
     /// Why the database could not be read.
     Unread(String),
 }
 
-/// A resource whose fence the new policies would take away.
+/// A resource whose fence the new policies would remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostFence {
     /// The resource's name.
     pub resource: String,
-    /// The table whose name is probably wrong, for its place in the file.
+    /// The table whose name is probably wrong, for its position in the file.
     pub table: Option<QualifiedName>,
     /// The error.
     pub reason: String,
 }
 
-/// The resources that stay and lose a table or a database, each as it was and as it would be. Nothing else can lose a fence:
-/// without any of these no database need be read.
+/// The resources that remain but lose a table or a database, each before and after the change. Only these can lose a
+/// fence: if there are none, no database need be read.
 pub fn fences_at_risk(old: &PolicySet, new: &PolicySet) -> Vec<(Arc<Resource>, Arc<Resource>)> {
     let is_narrower = match (&old.databases, &new.databases) {
         (_, None) => false,
@@ -60,7 +60,7 @@ pub fn lost_fences(
     at_risk.iter().filter_map(|(before, after)| rule.lost(before, after)).collect()
 }
 
-/// The databases that have a table of policies that name no databases: all of them are fenced.
+/// The databases with a table of policies that name no databases. All of these databases are fenced.
 pub fn with_tables(policies: &PolicySet, databases: &BTreeMap<String, DatabaseNames>) -> Vec<String> {
     if policies.databases.is_some() {
         return Vec::new();
@@ -109,7 +109,7 @@ impl Rule<'_> {
         wrong.or(unread).map(lost)
     }
 
-    /// A name that the resource did not have before, and that the database does not have.
+    /// A new name of the resource that does not exist in the database.
     fn new_name(
         &self,
         before: &Resource,
@@ -129,7 +129,7 @@ impl Rule<'_> {
         Some((None, missing_text(&format!("function {function}"), database, None)))
     }
 
-    /// A database that `databases` did not name before, and that does not exist.
+    /// A new name in `databases` that does not exist.
     fn new_database(&self) -> Option<(Option<QualifiedName>, String)> {
         let named = |set: &PolicySet, name: &String| set.databases.as_ref().is_some_and(|all| all.contains(name));
         let is_wrong = |(name, names): &(&String, &DatabaseNames)| {

@@ -1,7 +1,7 @@
-//! Which tables and functions of the policies exist in a database, the likely correction of a missing name, and the columns by
-//! which tables are keyed.
+//! Which tables and functions of the policies exist in a database, the likely correction of a missing name, and the
+//! columns by which tables are keyed.
 //!
-//! Owns this query and its result, and which columns can tell rows apart by the text of a value. Must never
+//! Owns this query and its result, and the rule which columns can distinguish rows by the text of a value. Must never
 //! - count a relation that the proxy would not fence: the relation kinds are those of [`super::question`];
 //! - accept a column with two texts for equal values, or one that stores another value than the given one.
 
@@ -15,9 +15,9 @@ use std::collections::{HashMap, HashSet};
 use strsim::osa_distance;
 use tokio_postgres::SimpleQueryRow;
 
-/// Missing tables for which similar names are read.
+/// Maximum number of missing tables for which similar names are read.
 const MOST_SUGGESTED: usize = 20;
-/// Names among which the most similar one is chosen.
+/// Maximum number of names among which the most similar one is chosen.
 const MOST_SIMILAR: usize = 10_000;
 
 /// The names of policies that exist in one database.
@@ -39,7 +39,7 @@ pub struct PolicyNames<'a> {
 }
 
 impl<'a> PolicyNames<'a> {
-    /// Those of all these sets.
+    /// The names of all these sets.
     pub fn of(sets: &[&'a PolicySet]) -> Self {
         let resources = || sets.iter().flat_map(|set| &set.resources);
         PolicyNames {
@@ -60,7 +60,7 @@ impl<'a> PolicyNames<'a> {
 }
 
 impl NamesFound {
-    /// Those of a database in which these tables and functions exist; the latter end in `()`.
+    /// The names of a database with these tables and functions; function names end in `()`.
     #[cfg(test)]
     pub(super) fn of(sets: &[&PolicySet], existing: &[&str]) -> Self {
         let asked = PolicyNames::of(sets);
@@ -117,7 +117,7 @@ impl NamesFound {
         !self.tables.is_empty()
     }
 
-    /// The existing table whose name is most similar, if it is similar enough to have been meant.
+    /// The existing table with the most similar name, if the names are similar enough.
     pub fn nearest(&self, missing: &QualifiedName) -> Option<&QualifiedName> {
         let all = self.similar.iter().chain(&self.tables);
         let nearest = all.map(|it| (slips(missing, it), it)).min()?;
@@ -125,7 +125,8 @@ impl NamesFound {
     }
 }
 
-/// Wrong letters in `written`, if it was meant to be `existing`. A wrong schema, or wrong case, counts as one.
+/// Number of wrong letters in `written`, assuming that `existing` was meant. A wrong schema, or wrong case, counts as
+/// one.
 fn slips(written: &QualifiedName, existing: &QualifiedName) -> usize {
     let folded = |it: &QualifiedName| (it.schema.to_lowercase(), it.name.to_lowercase());
     if written.name == existing.name || folded(written) == folded(existing) {
@@ -134,7 +135,7 @@ fn slips(written: &QualifiedName, existing: &QualifiedName) -> usize {
     osa_distance(&written.schema, &existing.schema) + osa_distance(&written.name, &existing.name)
 }
 
-/// Names with more slips were meant to be something else. A short name has few letters to go by.
+/// With more wrong letters, another name was meant. Short names permit fewer.
 fn most_slips(written: &QualifiedName) -> usize {
     (written.name.chars().count() / 3).clamp(1, 3)
 }
@@ -151,16 +152,16 @@ pub fn missing_text(name: &str, database: &str, nearest: Option<&QualifiedName>)
 /// The key column of a fenced table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyColumn {
-    /// The type of its values; or why they cannot be keys.
+    /// The type of its values, or why they cannot be keys.
     pub kind: Result<ValueType, &'static str>,
-    /// Its place among the columns, from 0.
+    /// Its index among the columns, from 0.
     pub place: usize,
-    /// Maximum length in bytes of a text that is certainly stored whole. Longer ones may be truncated, because the
-    /// length of a character depends on the server's encoding.
+    /// Maximum length in bytes of a text that is certainly stored without truncation. Longer ones may be truncated,
+    /// because the length of a character depends on the server's encoding.
     longest: Option<usize>,
-    /// The guard looks at the key of every row that is written.
+    /// The guard checks the key of every written row.
     pub is_guarded: bool,
-    /// A trigger that may give a row another value in it than the statement does.
+    /// A trigger that may change the value that the statement gives the column.
     pub(super) changed_by: Option<String>,
 }
 
@@ -170,7 +171,7 @@ impl KeyColumn {
         KeyColumn { kind: Ok(ValueType::Integer), place: 0, longest: None, is_guarded: false, changed_by: None }
     }
 
-    /// The one text of a value in this column, if it has one.
+    /// The only text of a value in this column, if there is one.
     pub fn key(&self, value: &ColumnValue) -> Option<String> {
         let key = value.in_column(self.kind.ok()?)?;
         self.longest.is_none_or(|longest| key.len() <= longest).then_some(key)
@@ -187,7 +188,7 @@ pub(super) fn query(Keys([schemas, names, keys, arguments]): &Keys) -> String {
     ])
 }
 
-/// The schemas where an operator, a type or a function may hide the catalog's own.
+/// The schemas in which an operator, a type or a function may shadow the catalog's.
 pub fn shadows() -> String {
     let names: Vec<String> = KEY_TYPES.iter().chain(&COUNTED_TYPES).map(|name| quote(name)).collect();
     sql_file!("sql/shadows.sql").with(&[
@@ -197,10 +198,10 @@ pub fn shadows() -> String {
     ])
 }
 
-/// As many schemas are all of them.
+/// If there are this many such schemas, every schema counts as one.
 pub(super) const MOST_SHADOWS: usize = 1000;
 
-/// The answer to [`query`], by table.
+/// The result of [`query`], by table.
 pub(super) fn read(answers: &[StatementResult]) -> HashMap<QualifiedName, KeyColumn> {
     let rows = answers.iter().flat_map(|answer| &answer.rows);
     rows.filter_map(|row| {

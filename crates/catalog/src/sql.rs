@@ -1,13 +1,13 @@
-//! The queries to the catalog, and their subject, as arrays of names; and the objects that `DROP … CASCADE` may drop from fenced
-//! tables: along `pg_depend`, everything that a part of them depends on.
+//! The catalog queries, and their subject as arrays of names. Also the objects that `DROP … CASCADE` may drop from
+//! fenced tables: everything on which a part of them depends, along `pg_depend`.
 //!
 //! Owns which dependency is a call, and by which operation on which relation. Must never
-//! - read everything: a query starts from the fenced tables and walks outwards, because a database may have 100,000 relations, and
-//!   any role may create more;
-//! - put a name into a statement but within an array;
-//! - leave out a call for being rare, or a function that mentions a fenced table: a call that is not found is a write that is not
-//!   fenced;
-//! - leave out a dependency.
+//! - read everything: a query starts from the fenced tables and walks outwards, because a database may have 100,000
+//!   relations, and any role may create more;
+//! - put a name into a statement, except within an array;
+//! - omit a rare kind of call, or a function that mentions a fenced table: a write through a call that is not found is
+//!   not fenced;
+//! - omit a dependency.
 
 use super::{CatalogError, is_in_schema, names};
 use fencegate_policy::{FencedFunction, FencedTable, PolicySet, Resource, guard_arguments};
@@ -23,7 +23,7 @@ use tokio_postgres::SimpleQueryRow;
 /// The kinds of relations that can be fenced, as in `pg_class.relkind`: tables, partitioned and foreign ones, and views.
 pub const FENCED_KINDS: &str = include_str!("sql/fragments/fenced_kinds.sql");
 
-/// The SQL that the files include by name.
+/// SQL fragments that the files include by name.
 pub(super) const FRAGMENTS: &[Fragment] = &[
     ("call_rows", include_str!("sql/fragments/call_rows.sql")),
     ("calls", include_str!("sql/fragments/calls.sql")),
@@ -42,28 +42,28 @@ macro_rules! sql_file {
 }
 pub(super) use sql_file;
 
-/// More rows than this are not read: such a number of relations that reach a fenced table may be an attack.
+/// Maximum number of rows that are read. More relations that reach a fenced table may be an attack.
 pub(super) const MOST_ROWS: usize = 200_000;
 
 /// Maximum number of rows for the temporary relations of one session, with everything else that reaches a fenced table.
 const MOST_ROWS_OF_SESSION: usize = 20_000;
 
-/// The limit on the wait for a view's lock: a transaction that alters the view holds it to its end.
+/// The limit on the wait for a view's lock, which a transaction that alters the view holds until it ends.
 const LOCK_TIMEOUT: &str = "50ms";
 
-/// Time limit of a reading for one session: meanwhile the others wait for theirs.
+/// Time limit of a reading for one session, because other sessions wait for theirs meanwhile.
 const TIMEOUT_OF_SESSION: &str = "250ms";
 
-/// How the views are found that nothing can be written through.
+/// How to determine the views through which nothing can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Views {
-    /// The server reports them. It locks the views for that, so the query fails if another process has locked one.
+    /// The server reports these views. It locks them for this, so the query fails if another process has locked one.
     Asked,
-    /// None is: all count as written through.
+    /// Treat all views as writable.
     AllWritable,
 }
 
-/// The most rows that a reading may be answered.
+/// Maximum number of rows of a reading's result.
 pub fn most_rows(temporary: Option<&str>) -> usize {
     if temporary.is_some() { MOST_ROWS_OF_SESSION } else { MOST_ROWS }
 }
@@ -115,7 +115,7 @@ pub(super) fn ways(subject: &Subject, temporary: Option<&str>, views: Views) -> 
             values.push(("stored", Sql("''")));
             values.extend(function_values(functions));
         }
-        // The query of a materialized view matters only where a refresh calls a function.
+        // The query of a materialized view matters only if a refresh calls a function.
         None => values.extend([("stored", Sql("'m'")), ("calls", Part(":no_calls")), ("call_rows", Part(""))]),
     }
     sql_file!("sql/ways.sql").with(&values)
@@ -132,7 +132,7 @@ pub(super) fn function_values(functions: &Functions) -> [(&'static str, Value<'_
     ]
 }
 
-/// Decodes the operations of a `call`, one letter each.
+/// Decodes the operations of a `call`: one letter for each.
 pub(super) fn call_operations(letters: &str) -> Option<Vec<Operation>> {
     let operation = |letter| match letter {
         'r' => Some(Read),
@@ -174,9 +174,9 @@ impl<'a> Fenced<'a> {
 pub struct Subject {
     /// Schemas and names of the fenced tables.
     pub tables: [String; 2],
-    /// None where the policies name no function.
+    /// None if the policies name no function.
     pub functions: Option<Functions>,
-    /// None where no table is keyed.
+    /// None if no table is keyed.
     pub keys: Option<Keys>,
 }
 
@@ -247,12 +247,12 @@ pub mod with_parameters {
     use super::{Keys, Subject, Views};
     use crate::names;
 
-    /// Ways to the tables `$1`, `$2`.
+    /// Paths to the tables `$1`, `$2`.
     pub fn ways() -> String {
         super::ways(&Subject::parameters(false), None, Views::Asked)
     }
 
-    /// Ways to these tables, and callers of the functions `$3`, `$4` and of those that begin with `$5`, `$6`.
+    /// Paths to these tables, and callers of the functions `$3`, `$4` and of those whose names begin with `$5`, `$6`.
     pub fn ways_and_calls() -> String {
         super::ways(&Subject::parameters(true), None, Views::Asked)
     }
@@ -289,10 +289,10 @@ impl Dependencies {
         found.into_iter().flatten().filter(move |it| is_in_schema(relation, &it.schema)).map(|it| &it.by)
     }
 
-    /// Reads the answer to the [`question_of_dependencies`].
+    /// Decodes the result of the [`question_of_dependencies`].
     ///
     /// # Errors
-    /// The answer has too many rows.
+    /// The result has too many rows.
     pub fn read(answers: &[StatementResult]) -> Result<Self, CatalogError> {
         let rows: Vec<&SimpleQueryRow> = answers.iter().flat_map(|answer| &answer.rows).collect();
         if rows.len() > MOST_ROWS {
@@ -310,7 +310,7 @@ impl Dependencies {
     }
 }
 
-/// Objects that `CASCADE` may drop from these tables, a row for each relation.
+/// Objects that `CASCADE` may drop from these tables: one row for each relation.
 pub fn question_of_dependencies(fences: Fenced) -> String {
     let settings = sql_file!("sql/planner.sql").with(&[]);
     format!("{settings}; {}", dependencies_query(&arrays(fences.tables().map(|(_, table)| &table.name))))

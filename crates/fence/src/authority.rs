@@ -206,14 +206,14 @@ impl Authority {
         })
     }
 
-    /// Asks etcd whether the token is that of the election's current leader (linearizable). Cancel-safe.
+    /// Checks with etcd that the token is that of the election's current leader (linearizable). Cancel-safe.
     ///
-    /// A newer leader may appear between the answer and the Publish. This is harmless: the Publish
-    /// raises the fence to a token that was issued, and the newer leader's token raises it further.
+    /// A newer leader may appear between the answer and the Publish. This is harmless: the Publish raises the fence to
+    /// a token that was issued, and the newer leader's token raises it further.
     ///
     /// # Errors
-    /// LF001 if the leader's token is higher; LF005 if it is lower, or there is no leader; LF006 if etcd
-    /// does not answer, or is not set.
+    /// LF001 if the leader's token is higher; LF005 if it is lower, or there is no leader; LF006 if etcd does not
+    /// answer, or is not set.
     pub(super) async fn confirm(
         &self,
         resource: &Resource,

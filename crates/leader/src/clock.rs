@@ -1,7 +1,8 @@
-//! The clock for lease deadlines, which continues while the machine is suspended; and the TTL and renewal interval of a lease.
+//! The clock for lease deadlines, which continues while the machine is suspended; and the TTL and renewal interval of a
+//! lease.
 //!
-//! The clocks of tokio and std (CLOCK_MONOTONIC) stop then: a leader on a laptop that was closed for an hour would
-//! resume and consider its lease valid. Must never accept timings that lose leadership to a single lost message.
+//! The clocks of tokio and std (CLOCK_MONOTONIC) stop during a suspension: after an hour with a closed lid, a leader on
+//! a laptop would consider its lease valid. Must never accept timings that lose leadership to a single lost message.
 
 use crate::Patience;
 use nix::time::{ClockId, clock_gettime};

@@ -1,14 +1,14 @@
-//! Whether two sets of policies differ: a hash by which two proxies know that they fence a resource alike, and human-readable
-//! differences.
+//! Differences between two sets of policies: a hash by which two proxies determine that they fence a resource in the
+//! same way, and a human-readable list.
 //!
-//! Must never depend on the order or the place in which something is written, nor, for the hash, on how a library prints it. The
+//! Must never depend on the order or position of declarations or, for the hash, on how a library prints a value. The
 //! differences must include every attribute that affects the hash, and omit unchanged ones.
 
 use super::{FencedFunction, FencedTable, OnMissing, PolicySet, QualifiedName, Resource};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The settings of a set that decide with every resource's fence, as [`fingerprint`] needs them.
+/// The settings of a set that affect every resource's fence, for [`fingerprint`].
 pub(super) fn settings(set: &PolicySet) -> String {
     let mut text = String::from("fencegate policy 1\n");
     line(&mut text, "opaque", [set.opaque.name()]);
@@ -51,7 +51,7 @@ pub(super) fn fingerprint<'r>(settings: &str, resource: &'r Resource) -> String 
     Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Each part with its length before it, so that no two lists of parts are written alike.
+/// Each part follows its length, so that no two lists of parts have the same encoding.
 fn line<const N: usize>(text: &mut String, kind: &str, parts: [&str; N]) {
     text.push_str(kind);
     for part in parts {
@@ -105,7 +105,7 @@ impl FencedTable {
         named.map(|(name, _)| *name).collect()
     }
 
-    /// The name, the database, the column of the key, and the operations.
+    /// The table's name, database, key column and operations.
     fn shown(&self) -> String {
         let key = self.key.as_ref().map(|key| format!(" by {}", super::quoted(key))).unwrap_or_default();
         let database = self.database.as_ref().map(|name| format!(" in {}", super::quoted(name))).unwrap_or_default();

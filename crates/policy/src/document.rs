@@ -22,14 +22,14 @@ pub(super) const OPERATIONS: [(&str, Operation); 5] = [
 const OPAQUE: [(&str, Opaque); 3] =
     [("reject", Opaque::Reject), ("require_token", Opaque::RequireToken), ("allow", Opaque::Allow)];
 
-/// A declaration and where it stands.
+/// A declaration and its position.
 #[derive(Debug)]
 pub(super) struct Placed<T> {
     pub(super) at: Position,
     pub(super) value: T,
 }
 
-/// All that one file declares.
+/// All declarations of one file.
 #[derive(Debug, Default)]
 pub(super) struct Document {
     pub(super) resources: Vec<DeclaredResource>,
@@ -39,11 +39,11 @@ pub(super) struct Document {
     pub(super) exempt_roles: Option<Placed<Vec<String>>>,
 }
 
-/// A resource as one file declares it.
+/// A resource as declared in one file.
 #[derive(Debug)]
 pub(super) struct DeclaredResource {
     pub(super) name: Placed<String>,
-    /// The names of its resources, if it is keyed.
+    /// The names of the keys' resources, if the resource is keyed.
     pub(super) names: Option<Template>,
     pub(super) issuer: Option<Placed<DeclaredIssuer>>,
     pub(super) tables: Vec<Placed<FencedTable>>,
@@ -70,8 +70,8 @@ impl DeclaredIssuer {
         }
     }
 
-    /// The candidates of one election in etcd may lie among those of the other. Elections of keys share their start with no
-    /// other. Leases are no prefixes of anything.
+    /// The candidates' keys of one election in etcd may be among those of the other. Elections of keys share their
+    /// prefix with no other. Leases cannot be nested.
     pub(super) fn may_be_nested_with(&self, other: &Self) -> bool {
         use Issuer::Election;
         use Issuers::Elections;
@@ -98,7 +98,7 @@ impl fmt::Display for DeclaredIssuer {
     }
 }
 
-/// Parses one file. Returns the valid parts beside the faults, so that other checks can continue.
+/// Parses one file. Returns the valid parts along with the faults, so that other checks can continue.
 pub(super) fn read(bytes: &[u8]) -> (Document, Vec<Fault>) {
     match yaml::parse(bytes) {
         Ok(root) => {
@@ -159,7 +159,7 @@ fn names(reader: &mut NodeReader, node: &Node, what: &str) -> Option<Placed<Vec<
     let list = reader.list(node, what)?;
     let faults = reader.faults.len();
     let value = list.iter().filter_map(|item| sql_name(reader, item, what, name::single)).collect();
-    // A list of nothing but faults is not an empty list.
+    // A list that contains only faults is not an empty list.
     (reader.faults.len() == faults).then_some(Placed { at: node.at, value })
 }
 
@@ -223,7 +223,7 @@ fn resource(reader: &mut NodeReader, node: &Node) -> Option<DeclaredResource> {
     })
 }
 
-/// The name, and as a template if it has a placeholder.
+/// The name, and the template if the name has a placeholder.
 fn resource_name(reader: &mut NodeReader, node: &Node) -> Option<(Placed<String>, Option<Template>)> {
     let name = reader.text(node, "the name of a resource")?;
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_./:-".contains(c);
@@ -234,13 +234,13 @@ fn resource_name(reader: &mut NodeReader, node: &Node) -> Option<(Placed<String>
             None
         }
     };
-    // Braces that are no placeholder are told already.
+    // Braces that are not a placeholder were already reported.
     let mut outside = name.chars().filter(|c| !"{}".contains(*c));
     if name.is_empty() || !outside.all(is_allowed) {
         reader
             .fault(node.at, format!("`{name}` is not a valid name for a resource: use letters, digits and _ . / : -"));
     }
-    // Keep the resource, so that its tables are still checked against the other resources.
+    // Keep the resource, so that its tables are still checked against other resources.
     Some((Placed { at: node.at, value: name.to_owned() }, names))
 }
 
@@ -268,7 +268,7 @@ fn issuer(
     Some(Placed { at: node.at, value })
 }
 
-/// In a keyed resource, all tables and the token issuer have a key; in other resources, none has.
+/// In a keyed resource, all tables and the token issuer have a key; in other resources, none of them has one.
 fn agree_on_keys(
     reader: &mut NodeReader,
     names: Option<&Template>,

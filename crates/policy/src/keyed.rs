@@ -1,4 +1,4 @@
-//! Keyed resources: one resource for every value of a column, under a name with a placeholder.
+//! Keyed resources: one resource for each value of a column, under a name with a placeholder.
 //!
 //! Owns how a key becomes part of a name. Must never give two keys the same name.
 
@@ -31,14 +31,13 @@ pub enum InvalidTemplate {
     /// One brace, two placeholders, or one within the other.
     #[error("it takes one placeholder, such as `shard/{{shard}}`")]
     Braces,
-    /// Something else than a word in the braces.
+    /// The text in the braces is not a word.
     #[error("the placeholder in the braces is a word of letters, digits and _")]
     Placeholder,
 }
 
 impl Template {
-    /// Reads a name; None when it has no placeholder.
-    /// Errors: when it has braces that are no placeholder.
+    /// Parses a name. Returns None if it has no placeholder, and an error if it has braces that are not a placeholder.
     pub(super) fn parse(text: &str) -> Result<Option<Self>, InvalidTemplate> {
         if !text.contains(['{', '}']) {
             return Ok(None);
@@ -63,18 +62,18 @@ impl Template {
     /// The key that this name belongs to.
     fn key_of(&self, name: &str) -> Option<String> {
         let encoded = name.strip_prefix(&self.before)?.strip_suffix(&self.after)?;
-        // A key has one name only, though percent-encoding could spell others.
+        // A key has only one name, although percent-encoding could spell others.
         percent_decoded(encoded).filter(|key| self.fill(key) == name)
     }
 
-    /// The name may be that of a key.
+    /// True if the name may be that of a key.
     pub fn matches(&self, name: &str) -> bool {
         name.len() >= self.before.len() + self.after.len()
             && name.starts_with(&self.before)
             && name.ends_with(&self.after)
     }
 
-    /// Some name may be that of a key here and of one there.
+    /// True if some name could be that of a key of both templates.
     pub(super) fn overlaps(&self, other: &Template) -> bool {
         let (one, two) = (&self.before, &other.before);
         let (three, four) = (&self.after, &other.after);
@@ -87,12 +86,12 @@ impl Template {
         format!("{}{{}}{}", self.before, self.after)
     }
 
-    /// The start of every name.
+    /// The common prefix of all names.
     pub fn before(&self) -> &str {
         &self.before
     }
 
-    /// The end of every name.
+    /// The common suffix of all names.
     pub fn after(&self) -> &str {
         &self.after
     }
@@ -116,7 +115,7 @@ pub fn percent_encoded(text: &str, kept: &[u8]) -> String {
     encoded
 }
 
-/// None: it is not well-formed.
+/// None: the encoding is not well-formed.
 pub fn percent_decoded(text: &str) -> Option<String> {
     let mut decoded = Vec::new();
     let mut bytes = text.bytes();
@@ -133,8 +132,7 @@ pub fn percent_decoded(text: &str) -> Option<String> {
 }
 
 impl Resource {
-    /// The resource of one key of this keyed resource. None for a key that has none: it is too long, or nothing can issue its
-    /// tokens.
+    /// The resource of one key of this keyed resource. None if the key is too long, or if nothing can issue its tokens.
     pub fn of_key(&self, key: &str) -> Option<Arc<Resource>> {
         let keyed = self.keyed.as_ref().filter(|_| key.len() <= LONGEST_KEY)?;
         let issuer = match &keyed.issuers {
@@ -154,7 +152,7 @@ impl Resource {
         }))
     }
 
-    /// The resource of exactly that name: this one, or that of one of its keys.
+    /// The resource with exactly that name: this one, or that of one of its keys.
     pub fn called(self: &Arc<Self>, name: &str) -> Option<Arc<Resource>> {
         match &self.keyed {
             Some(keyed) => self.of_key(&keyed.names.key_of(name)?),
@@ -162,12 +160,13 @@ impl Resource {
         }
     }
 
-    /// The name of the lock that the guard takes for a process which writes it: one for all keys of a keyed resource.
+    /// The name of the lock that the guard takes for a process that writes the resource: one for all keys of a keyed
+    /// resource.
     pub fn lock_name(&self) -> &str {
         self.family.as_deref().unwrap_or(&self.name)
     }
 
-    /// The lock name of its keys; its own where it is not keyed.
+    /// The lock name of the resource's keys, or its own if it is not keyed.
     pub fn family_name(&self) -> String {
         self.keyed.as_ref().map_or_else(|| self.lock_name().to_owned(), |keyed| keyed.names.family())
     }
@@ -177,7 +176,7 @@ impl Resource {
         self.keyed.as_ref().map_or(self.name == name, |keyed| keyed.names.matches(name))
     }
 
-    /// The issuer of its tokens, with the placeholder where each key has its own.
+    /// The issuer of the resource's tokens, with the placeholder if each key has its own.
     pub fn issuer_shown(&self) -> Option<String> {
         let issuers = self.keyed.as_ref().and_then(|keyed| keyed.issuers.as_ref());
         self.issuer.as_ref().map(Issuer::to_string).or_else(|| issuers.map(Issuers::to_string))

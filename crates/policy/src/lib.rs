@@ -1,9 +1,9 @@
 //! Policies: which tables are fenced, how, and for which roles.
 //!
-//! Owns the YAML model, the loading of a directory, with positions for every error, and the way from a name in a statement to the
-//! resources that it may mean. Must never
-//! - apply a part of a directory: a set is valid as a whole or refused as a whole;
-//! - take longer to find resources where there are more, because each statement does;
+//! Owns the YAML model, the loading of a directory with positions for every error, and the lookup of the resources that
+//! a name in a statement may mean. Must never
+//! - apply a part of a directory: a set is accepted or refused as a whole;
+//! - take longer to look up resources if there are more of them, because each statement looks them up;
 //! - miss a resource: a name without a schema means the tables of that name in every schema.
 
 mod difference;
@@ -32,7 +32,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// All policies of one directory, validated. Made by [`load()`] or [`PolicySet::new`] and never changed afterwards.
+/// All policies of one directory, validated. Created by [`load()`] or [`PolicySet::new`], and immutable.
 #[derive(Clone, Debug)]
 pub struct PolicySet {
     /// The resources, in the order of the file names and of the lists in the files.
@@ -62,7 +62,7 @@ impl Default for PolicySet {
 }
 
 impl PolicySet {
-    /// A set of these resources. Their fingerprints are filled in here, because they depend on the rest of the set.
+    /// A set of these resources. Sets their fingerprints, which depend on the rest of the set.
     pub fn new(
         resources: Vec<Resource>,
         opaque: Opaque,
@@ -96,7 +96,7 @@ impl PolicySet {
         self
     }
 
-    /// An error about a table, at its place in the file that declares it; `None` if no file does.
+    /// An error about a table, with the position of its declaration; `None` if it is in no file.
     pub fn fault_at(&self, table: &QualifiedName, message: &str) -> Option<FileError> {
         let (file, at) = self.places.get(table)?;
         Some(FileError::new(file, *at, message))
@@ -133,7 +133,7 @@ impl PolicySet {
         self.index.has_keys()
     }
 
-    /// The resource that has this name, or whose key has this name, as in its policy.
+    /// The resource as declared in its policy, by its own name or by the name of one of its keys.
     pub fn resource_called(&self, name: &str) -> Option<&Arc<Resource>> {
         self.resources.iter().find(|resource| resource.is_called(name))
     }
@@ -195,10 +195,10 @@ impl Opaque {
 /// The tables and functions of a set, by their own names.
 #[derive(Clone, Debug, Default)]
 struct Index {
-    /// Each with its place in the list of its resource's tables.
+    /// Each with its index in the list of its resource's tables.
     tables: HashMap<String, Vec<(Arc<Resource>, usize)>>,
     functions: HashMap<String, Vec<(Arc<Resource>, FencedFunction)>>,
-    /// Functions given by a prefix of their name.
+    /// Functions declared by a prefix of their names.
     prefixes: Vec<(Arc<Resource>, FencedFunction)>,
     has_keys: bool,
 }
@@ -230,7 +230,7 @@ impl Index {
         self.has_keys
     }
 
-    /// The tables that may be meant, whatever is fenced of them.
+    /// The tables that the name may mean, regardless of the fenced operations.
     fn tables<'i>(
         &'i self,
         schema: Option<&'i str>,
@@ -253,7 +253,7 @@ impl Index {
 }
 
 impl FencedTable {
-    /// Returns true if its absence there is to be reported.
+    /// Returns true if a missing table must be reported for that database.
     pub fn is_expected_in(&self, database: &str) -> bool {
         self.database.as_ref().is_none_or(|expected| expected == database)
     }

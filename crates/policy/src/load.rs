@@ -1,6 +1,6 @@
 //! Loads a directory of files into one set.
 //!
-//! Owns which files count, and the conflicts between them. Must never return part of a set.
+//! Owns the selection of files, and the conflicts between them. Must never return part of a set.
 
 use super::document::{self, DeclaredIssuer, DeclaredResource, Document, Placed};
 use super::{Keyed, PolicySet, Resource, Template};
@@ -13,11 +13,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Reads every `*.yaml` and `*.yml` file of a directory (not of those below it) as one set; files
-/// whose names start with a dot are skipped.
+/// Reads all `*.yaml` and `*.yml` files of a directory, but not of its subdirectories, as one set. Skips files whose
+/// names begin with a dot.
 ///
 /// # Errors
-/// Everything that is wrong with the directory, in the order of the files' names and then of the places in them.
+/// All faults of the directory, ordered by file name and position.
 pub fn load(directory: &Path) -> Result<PolicySet, Vec<FileError>> {
     let paths = policy_files(directory).map_err(|error| {
         vec![FileError::new(directory, Position::START, &format!("cannot read the directory: {error}"))]
@@ -46,9 +46,9 @@ fn policy_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The file's bytes, at most one more than may be.
+/// The file's bytes, up to one more than the limit.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    // Asked before it is opened, because to open a pipe can wait for ever.
+    // Check the type before opening the file, because opening a pipe can block forever.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
@@ -57,10 +57,10 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes one set of the files' contents.
+/// Combines the files' contents into one set.
 ///
 /// # Errors
-/// Everything that is wrong with them, in the order of the files and then of the places in them.
+/// All faults, ordered by file and position.
 pub fn join(files: impl IntoIterator<Item = (PathBuf, io::Result<Vec<u8>>)>) -> Result<PolicySet, Vec<FileError>> {
     let mut joining = Joining::default();
     for (path, content) in files {
@@ -76,7 +76,7 @@ pub fn join(files: impl IntoIterator<Item = (PathBuf, io::Result<Vec<u8>>)>) -> 
     joining.finish()
 }
 
-/// Declarations of the files so far, with the place of the first of each kind.
+/// Declarations of the files so far, with the position of the first of each kind.
 #[derive(Default)]
 struct Joining {
     files: Vec<PathBuf>,
@@ -84,14 +84,14 @@ struct Joining {
     declared: HashMap<Declaration, FilePosition>,
     resources: Vec<Resource>,
     issuers: Vec<(DeclaredIssuer, FilePosition)>,
-    /// The names with a placeholder.
+    /// Names with a placeholder.
     templates: Vec<(Template, FilePosition)>,
-    /// Those without.
+    /// Names without one.
     names: Vec<(String, FilePosition)>,
     settings: Document,
 }
 
-/// A thing that may be declared once.
+/// An item that may be declared only once.
 #[derive(PartialEq, Eq, Hash)]
 enum Declaration {
     Resource(String),
@@ -100,7 +100,7 @@ enum Declaration {
     Setting(&'static str),
 }
 
-/// A place in the file of that number.
+/// A position in the file with that number.
 type FilePosition = (usize, Position);
 
 impl Joining {
@@ -149,11 +149,11 @@ impl Joining {
         });
     }
 
-    /// The name of one resource must not be that of a key of another.
+    /// A resource must not have the name of another resource's key.
     fn tell_apart(&mut self, name: &str, names: Option<&Template>, at: Position, faults: &mut Vec<Fault>) {
         let mut templates = self.templates.iter();
         let other = match names {
-            // This text is reported already.
+            // This text was already reported.
             Some(names) => {
                 let template = templates.find(|(other, _)| other != names && other.overlaps(names)).map(|it| it.1);
                 template.or_else(|| self.names.iter().find(|(other, _)| names.matches(other)).map(|it| it.1))
@@ -175,7 +175,8 @@ impl Joining {
         format!("{}:{}:{}", self.files[file].display(), at.line, at.column)
     }
 
-    /// Several resources may share an issuer. One election within another is none: each waits for the other's leader.
+    /// Several resources may share an issuer. Elections must not be nested: the outer one would wait for the leader
+    /// of the inner one.
     fn add_issuer(&mut self, issuer: &Placed<DeclaredIssuer>, faults: &mut Vec<Fault>) {
         let Placed { at, value: name } = issuer;
         if self.issuers.iter().any(|(known, _)| known.is_same(name)) {

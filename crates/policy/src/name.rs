@@ -1,17 +1,17 @@
-//! SQL names in policies: of tables, and of functions, each by its name or all whose names begin alike.
+//! SQL names in policies: names of tables, and names or prefixes of functions.
 //!
-//! Owns PostgreSQL's rules for folding, quoting and truncating names. Must never complete an unqualified name: its schema depends
-//! on the session. Must never miss a function: a call without a schema may mean that of any schema, and a function counts as
-//! soon as it exists.
+//! Owns PostgreSQL's rules for folding, quoting and truncating names. Must never complete an unqualified name: its
+//! schema depends on the session. Must never miss a function: an unqualified call may mean a function in any schema,
+//! and a function counts as soon as it exists.
 
 use fencegate_statement::FunctionName;
 use std::fmt;
 use thiserror::Error;
 
-/// Postgres keeps this many bytes of a name (NAMEDATALEN - 1).
+/// PostgreSQL truncates names to this many bytes (NAMEDATALEN - 1).
 const LONGEST_NAME: usize = 63;
 
-/// Why a text is not the SQL name that is asked for.
+/// Why a text is not a valid SQL name of the expected kind.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(super) enum NameError {
     #[error("`{0}` has no schema: write `schema.{0}`")]
@@ -46,7 +46,7 @@ pub(super) fn qualified(text: &str) -> Result<QualifiedName, NameError> {
         (_, None, _) => return Err(NameError::NoSchema(text.trim().to_owned())),
         _ => return Err(NameError::TooManyParts(text.trim().to_owned())),
     };
-    // PostgreSQL calls the temporary schema of a process pg_temp_3, for example.
+    // PostgreSQL names a process's temporary schema pg_temp_3, for example.
     if name.schema == "pg_temp" || name.schema.starts_with("pg_temp_") {
         return Err(NameError::Temporary);
     }
@@ -120,7 +120,7 @@ fn plain_part(text: &str) -> Result<(String, &str), NameError> {
         None | Some('.') => Err(NameError::Empty),
         Some(first) if name.is_empty() || first.is_ascii_digit() || first == '$' => Err(NameError::Unexpected(first)),
         _ if name.eq_ignore_ascii_case("u") && after.starts_with("&\"") => Err(NameError::UnicodeEscapes),
-        // Only ASCII is folded, as Postgres does it in every multi-byte encoding.
+        // Folds only ASCII letters, as PostgreSQL does in every multibyte encoding.
         _ => Ok((truncated(name.to_ascii_lowercase()), after)),
     }
 }
@@ -143,7 +143,7 @@ fn truncated(mut name: String) -> String {
 pub struct QualifiedName {
     /// The schema.
     pub schema: String,
-    /// The name in it.
+    /// The name in the schema.
     pub name: String,
 }
 
@@ -161,17 +161,17 @@ pub fn quoted(name: &str) -> String {
     if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
-/// A function whose calls count as writes, or all whose names begin alike.
+/// A function whose calls count as writes, or all functions with a common prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FencedFunction {
     /// The name, or with `is_prefix` the prefix of the names. Never empty.
     pub name: QualifiedName,
-    /// The policy has a `*` behind the name.
+    /// True if the policy has a `*` after the name.
     pub is_prefix: bool,
 }
 
 impl FencedFunction {
-    /// The call may be one of it.
+    /// Returns true if the call may mean this function.
     pub fn is_meant_by(&self, called: &FunctionName) -> bool {
         let is_named = match self.is_prefix {
             true => called.name.starts_with(&self.name.name),
@@ -180,7 +180,7 @@ impl FencedFunction {
         is_named && called.schema.as_ref().is_none_or(|schema| *schema == self.name.schema)
     }
 
-    /// The function that the call means, if it is one of these.
+    /// The function that the call may mean, if it is one of these.
     pub fn called(&self, called: &FunctionName) -> Option<QualifiedName> {
         let name = || QualifiedName { schema: self.name.schema.clone(), name: called.name.clone() };
         self.is_meant_by(called).then(name)

@@ -1,21 +1,22 @@
-//! The known word that an unknown one was probably meant to be.
+//! Suggests the known word that an unknown one was probably meant to be.
 //!
-//! Owns how different the two may be. Must never cost more for a longer word: users and clients choose them.
+//! Owns the maximum difference between the two. Its cost must never grow with the length of the word, which users and
+//! clients choose.
 
 use std::fmt::Display;
 use strsim::osa_distance;
 
-/// The number of edits between the two words: insertions, deletions, substitutions, swaps of neighbors. None where it is more
-/// than a third of the word: then another one was meant.
+/// The number of edits between the two words: insertions, deletions, substitutions, swaps of neighbors. None if the
+/// number exceeds a third of the word: then the words are unrelated.
 pub fn edits(word: &str, candidate: &str) -> Option<usize> {
     let length = word.chars().count();
     let limit = length.max(3) / 3;
-    // First: it bounds the cost by the length of the candidate.
+    // This check comes first, because it bounds the cost by the length of the candidate.
     let is_as_long = length.abs_diff(candidate.chars().count()) <= limit;
     is_as_long.then(|| osa_distance(word, candidate)).filter(|edits| *edits <= limit)
 }
 
-/// The candidate with the fewest edits; the first of several.
+/// The candidate with the fewest edits; if there are several, the first.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let measured = candidates.into_iter().filter_map(|candidate| Some((edits(word, candidate)?, candidate)));
     measured.min_by_key(|(edits, _)| *edits).map(|(_, candidate)| candidate)

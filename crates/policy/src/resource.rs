@@ -1,9 +1,8 @@
-//! One resource of the policies: its tables, the issuer of its tokens, its mode, and the part that
-//! the guard receives.
+//! One resource of the policies: its tables, the issuer of its tokens, its mode, and the part that the guard receives.
 //!
 //! Must never
 //! - look up the leader: `fence` does;
-//! - leave out an argument of the guard: they go by their places.
+//! - omit an argument of the guard, because the arguments are positional.
 
 use super::Template;
 use super::keyed::Keyed;
@@ -16,9 +15,9 @@ use std::fmt;
 /// column.
 #[derive(Clone, Debug)]
 pub struct Resource {
-    /// The name in tokens, errors and metrics; of a keyed resource, with its placeholder.
+    /// The name in tokens, errors and metrics; for a keyed resource, with the placeholder.
     pub name: String,
-    /// The issuer whose leader's token alone may raise the fence. None: any token may.
+    /// The issuer. Only its leader's token may raise the fence. None: any token may.
     pub issuer: Option<Issuer>,
     /// Set for a resource that represents the resources of all keys, see [`Resource::of_key`]. Only the resources of keys
     /// have tokens.
@@ -31,7 +30,7 @@ pub struct Resource {
     pub functions: Vec<FencedFunction>,
     /// The rule for sessions without a token.
     pub on_missing: OnMissing,
-    /// Whether the fence acts or only counts and logs.
+    /// Whether the fence is enforced, or only counts and logs.
     pub mode: Mode,
     /// A stable hash (32 hex digits) of everything that affects this resource's enforcement, including the set's
     /// `opaque`, `databases` and `exempt_roles`. Proxies with equal fingerprints agree.
@@ -39,7 +38,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// The election in etcd that issues its tokens.
+    /// The election in etcd that issues the resource's tokens.
     pub fn election(&self) -> Option<&ElectionName> {
         match &self.issuer {
             Some(Issuer::Election(name)) => Some(name),
@@ -47,7 +46,7 @@ impl Resource {
         }
     }
 
-    /// The lease in the fenced database that issues its tokens.
+    /// The lease in the fenced database that issues the resource's tokens.
     pub fn lease(&self) -> Option<&str> {
         match &self.issuer {
             Some(Issuer::Lease(name)) => Some(name.as_str()),
@@ -59,7 +58,7 @@ impl Resource {
 /// A table and the operations on it that are fenced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FencedTable {
-    /// Its schema and name.
+    /// The table's schema and name.
     pub name: QualifiedName,
     /// Sorted; never contains [`Operation::Lock`], [`Operation::Cascade`] and [`Operation::TruncateCascade`], which follow the others.
     pub operations: Vec<Operation>,
@@ -120,7 +119,7 @@ pub enum Issuer {
 }
 
 impl Issuer {
-    /// The key by which a policy names it.
+    /// The issuer's key in a policy.
     pub fn kind(&self) -> &'static str {
         match self {
             Issuer::Election(_) => "election",
@@ -137,7 +136,7 @@ impl Issuer {
 }
 
 impl fmt::Display for Issuer {
-    /// The name; of a lease with the word before it.
+    /// The name for display; that of a lease follows the word `lease`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Issuer::Election(name) => name.fmt(formatter),
@@ -171,8 +170,8 @@ impl Issuers {
         }
     }
 
-    /// The one of a key. None for a key that has none: its name is too long or not well-formed, or its election would lie
-    /// within that of another key.
+    /// The issuer for a key. None if its name is too long or not well-formed, or if its election would be nested in
+    /// that of another key.
     pub(super) fn of_key(&self, key: &str) -> Option<Issuer> {
         match self {
             Issuers::Elections(_) if key.contains('/') => None,

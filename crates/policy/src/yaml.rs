@@ -1,7 +1,7 @@
-//! YAML text as a tree in which every node knows where it stands.
+//! YAML text as a tree in which every node has its position.
 //!
-//! Owns the limits that hold a hostile file, and the checks that every reader of settings needs.
-//! Must never stop at the first fault: a user wants to see all of them at once, each at its place.
+//! Owns the limits for hostile files, and the checks that all readers of settings share. Must never stop at the first
+//! fault: users want to see all faults at once, each with its position.
 
 use crate::nearest::nearest;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -9,13 +9,13 @@ use serde_saphyr::{MergeKeyPolicy, MessageFormatter, Options, Spanned, UserMessa
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The largest file that is read, in bytes.
+/// Maximum size of a file, in bytes.
 pub const LARGEST_FILE: u64 = 1 << 20;
 
-/// How many nodes a file may have; aliases count each time they are used.
+/// Maximum number of nodes in a file. Aliases count each time they are used.
 const MOST_NODES: usize = 100_000;
 
-/// A place in a file; both count from 1, columns in characters.
+/// A position in a file. Line and column count from 1; columns are in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The line.
@@ -25,12 +25,12 @@ pub struct Position {
 }
 
 impl Position {
-    /// Start of a file, for faults of the whole file.
+    /// The start of a file, for faults of the whole file.
     pub const START: Self = Self { line: 1, column: 1 };
 
-    /// Where the byte at `offset` of `bytes` stands, as far as they can be read.
+    /// Position of the byte at `offset`, as far as `bytes` can be decoded.
     fn of_offset(bytes: &[u8], offset: usize) -> Self {
-        // YAML ends lines by CR as well.
+        // In YAML, CR ends a line as well.
         let before = String::from_utf8_lossy(&bytes[..offset]).replace("\r\n", "\n").replace('\r', "\n");
         let line = before.rsplit('\n').next().unwrap_or_default();
         Self { line: before.matches('\n').count() as u64 + 1, column: line.chars().count() as u64 + 1 }
@@ -40,7 +40,7 @@ impl Position {
 /// A fault and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where the fault is.
+    /// Position of the fault.
     pub at: Position,
     /// One line: the change to make.
     pub message: String,
@@ -56,7 +56,7 @@ pub struct FileError {
     pub line: u64,
     /// From 1, in characters.
     pub column: u64,
-    /// One line that says what to change.
+    /// One line: the change to make.
     pub message: String,
 }
 
@@ -69,10 +69,10 @@ impl FileError {
     }
 }
 
-/// A value and where it starts.
+/// A value and its start position.
 #[derive(Debug)]
 pub struct Node {
-    /// Where the value starts.
+    /// Start position of the value.
     pub at: Position,
     /// The value.
     pub value: Value,
@@ -87,7 +87,7 @@ pub enum Value {
     Integer(i64),
     /// A string.
     Text(String),
-    /// A boolean or another number: nothing here is set by one.
+    /// A boolean or another number. No setting or policy has such a value.
     OtherScalar,
     /// A sequence.
     List(Vec<Node>),
@@ -200,12 +200,12 @@ pub struct NodeReader {
     pub faults: Vec<Fault>,
 }
 
-/// A mapping whose keys are all known.
+/// A mapping with only known keys.
 #[derive(Debug)]
 pub struct Fields<'n>(Vec<(&'n str, &'n Node)>);
 
 impl<'n> Fields<'n> {
-    /// The value of a key, if the mapping has the key.
+    /// The value of a key, if present.
     pub fn find(&self, key: &str) -> Option<&'n Node> {
         self.0.iter().find(|(name, _)| *name == key).map(|(_, node)| *node)
     }
@@ -217,7 +217,7 @@ impl NodeReader {
         self.faults.push(Fault { at, message: message.into() });
     }
 
-    /// The entries of a mapping; a key outside `known` is a fault at the key. `what` names the mapping in messages.
+    /// The entries of a mapping. Each key outside `known` is a fault at that key. `what` names the mapping in messages.
     pub fn fields<'n>(&mut self, node: &'n Node, what: &str, known: &[&str]) -> Option<Fields<'n>> {
         let Value::Mapping(entries) = &node.value else {
             self.fault(node.at, format!("{what} must be a mapping with the keys {}", known.join(", ")));
@@ -270,7 +270,7 @@ impl NodeReader {
         Some(entries)
     }
 
-    /// The value that goes with the word in `choices`.
+    /// The value that belongs to the word in `choices`.
     pub fn choice<T: Copy>(&mut self, node: &Node, what: &str, choices: &[(&str, T)]) -> Option<T> {
         let found = match &node.value {
             Value::Text(text) => choices.iter().find(|(word, _)| word == text).map(|(_, value)| *value),

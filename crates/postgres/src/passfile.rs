@@ -21,7 +21,7 @@ const LARGEST_FILE: u64 = 1024 * 1024;
 /// The last logged error. The file is read often; each error is logged once.
 static LOGGED: Mutex<Option<String>> = Mutex::new(None);
 
-/// Why the file is not used.
+/// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum PassfileError {
     #[error("it cannot be read: {0}")]
@@ -74,7 +74,7 @@ fn find<'a>(entries: &'a [PassfileEntry], config: &Config) -> Option<&'a str> {
     hosts.iter().enumerate().find_map(|(position, host)| {
         let ports = config.get_ports();
         let port = ports.get(position).or(ports.first()).copied().unwrap_or(DEFAULT_PORT).to_string();
-        // Names by which the file may refer to the host.
+        // Names under which the file may list the host.
         let names = match host {
             Host::Tcp(name) => vec![name.clone()],
             Host::Unix(directory) => vec!["localhost".to_owned(), directory.to_string_lossy().into_owned()],
@@ -151,7 +151,7 @@ mod tests {
     fn the_first_line_that_matches_wins() {
         let file = "# db:5432:app:gate:no\ndb:5432:app:gate:one\ndb:*:*:gate:two\n*:*:*:*:three\n";
         let escaped = "short:line\n\nh:5432:a\\:b:u\\\\v:p\\:w\\\\d:more\n";
-        // The file names a socket by `localhost` or by its directory.
+        // The file refers to a socket by `localhost` or by its directory.
         let socket = "host=/run/pg user=u";
         for (file, connection, database, password) in [
             (file, "postgres://gate@db", "app", Some("one")),

@@ -1,6 +1,6 @@
-//! SQL as text: literals that go into it, and the rows that a simple Query returns.
+//! SQL as text: literals, and the rows that a simple Query returns.
 //!
-//! Must never guess: a column that cannot be read is not there.
+//! Must never guess: a column that cannot be decoded counts as missing.
 
 use crate::tls;
 use crate::tls::{Diagnosis, Told};
@@ -22,17 +22,17 @@ pub async fn query_rows(client: &Client, query: &str) -> Result<Vec<SimpleQueryR
     Ok(answers.into_iter().flat_map(|answer| answer.rows).collect())
 }
 
-/// The text of a column, if it is there and not null.
+/// The text of a column, if it exists and is not null.
 pub fn column<'a>(row: &'a SimpleQueryRow, name: &str) -> Option<&'a str> {
     row.try_get(name).ok().flatten()
 }
 
-/// A column read as a number.
+/// The column's text as a number.
 pub fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> Option<T> {
     column(row, name)?.parse().ok()
 }
 
-/// A column that is the boolean true. Null, false and a missing column are all no.
+/// True if the column is the boolean true; false if it is false, null or missing.
 pub fn is_true(row: &SimpleQueryRow, name: &str) -> bool {
     column(row, name) == Some("t")
 }
@@ -68,7 +68,7 @@ pub fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// The schemas and the names, as two arrays: the server reads many names in them at once.
+/// The schemas and the names as two arrays, so that the server can look up many names at once.
 pub fn arrays<'a>(names: impl IntoIterator<Item = &'a QualifiedName>) -> [String; 2] {
     let (schemas, names): (Vec<&str>, Vec<&str>) =
         names.into_iter().map(|name| (name.schema.as_str(), name.name.as_str())).unzip();
@@ -90,7 +90,7 @@ pub fn array<'a, T: Into<Option<&'a str>>>(of: &str, elements: impl IntoIterator
     array + "}'::" + of + "[]"
 }
 
-/// Appends an element of an array literal that is within a string literal.
+/// Appends an element to an array literal inside a string literal.
 fn put_element(array: &mut String, text: &str) {
     array.push('"');
     if text.contains(['\\', '"', '\'']) {

@@ -13,7 +13,7 @@ pub struct SqlFile {
     fragments: &'static [Fragment],
 }
 
-/// A name, and the SQL that `:name` stands for unless the call gives another value. psql gets them as variables.
+/// A name, and the SQL for `:name` unless the call gives another value. psql receives them as variables.
 pub type Fragment = (&'static str, &'static str);
 
 /// The value of a parameter.
@@ -25,9 +25,9 @@ pub enum Value<'a> {
     Sql(&'a str),
     /// A number.
     Number(i64),
-    /// A number of things.
+    /// A count.
     Count(usize),
-    /// SQL with parameters of its own, like a fragment.
+    /// SQL with its own parameters, like a fragment.
     Part(&'static str),
 }
 
@@ -37,8 +37,8 @@ impl SqlFile {
         SqlFile { text, fragments }
     }
 
-    /// The statements with these values. Debug builds panic if the file has other parameters. The server rejects a
-    /// parameter that is left as a syntax error.
+    /// The statements with these values. Debug builds panic if the file has other parameters. In release builds, the
+    /// server reports a syntax error for a parameter without a value.
     pub fn with(&self, values: &[(&str, Value)]) -> String {
         let filled = fill(self.text, self.fragments, values);
         debug_assert!(filled.mismatches.is_empty(), "{:?}: {}", filled.mismatches, self.text);
@@ -67,7 +67,7 @@ pub fn fill(text: &str, fragments: &[(&str, &str)], values: &[(&str, Value)]) ->
     filled
 }
 
-/// More than fragments are nested. One that includes itself ends here.
+/// More than the nesting depth of the fragments. Stops a fragment that includes itself.
 const DEEPEST: usize = 8;
 
 struct Filling<'a> {
@@ -126,14 +126,14 @@ enum Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// The first token of the text, and its length in bytes.
+    /// The first token of the text, with its length in bytes.
     fn first(text: &'a str) -> Option<(Self, usize)> {
         let first = text.chars().next()?;
         let until = |end: &[char]| text[1..].find(end).map_or(text.len(), |at| at + 1);
         Some(match first {
             _ if text.starts_with("--") => (Token::Space, until(&['\n'])),
             _ if first.is_ascii_whitespace() => (Token::Space, 1),
-            // A doubled quote is the end of one token and the start of another.
+            // A doubled quote ends one token and starts another.
             '\'' | '"' => (Token::Other, (until(&[first]) + 1).min(text.len())),
             _ if text.starts_with("::") => (Token::Other, 2),
             ':' => Token::parameter(text).unwrap_or((Token::Other, 1)),

@@ -230,9 +230,10 @@ fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&
             "LF006",
             "The epoch may have been reset, unless the connection could not be opened. Check SHOW FENCES. You can repeat the command.",
         ),
-        ResetError::NotDrained { .. } => {
-            ("LF006", "The new token is in force, and its first write continues to end them. Do not repeat the reset.")
-        }
+        ResetError::NotDrained { .. } => (
+            "LF006",
+            "The new token is set, and its first write continues to end these sessions. Do not repeat the reset.",
+        ),
     };
     let mut detail = Vec::new();
     if let ResetError::InUse(higher) = error {

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_OF_READING: u32 = 4;
 
 /// The catalog is read again after this time even without an announcement: the proxy that should have sent one may have
-/// been killed, or the change was made around the proxies.
+/// been killed, or the change may have bypassed the proxies.
 const UNANNOUNCED: Duration = Duration::from_secs(10);
 
 /// The state of a database's catalog, as it was read.

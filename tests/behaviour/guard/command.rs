@@ -178,7 +178,7 @@ fn tables_that_cannot_be_guarded() {
     assert!(stderr(&output).contains("policies.yaml:2:1: "), "{output:?}");
 }
 
-/// Other proxies are notified of a definition around the proxies, unless it is temporary.
+/// Other proxies are notified of a definition that bypasses the proxies, unless it is temporary.
 #[test]
 fn definitions_are_announced() {
     let world = World::start("definitions_are_announced");

@@ -68,7 +68,7 @@ fn each_role_installs_its_part() {
         let status = roles.guard("status", role);
         assert_eq!(status.status.code(), Some(0), "{role}: {status:?}");
         let line = stdout(&status).lines().last().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(line.starts_with("(event triggers) none definitions around the proxies"), "{line}");
+        assert!(line.starts_with("(event triggers) none definitions that bypass the proxies"), "{line}");
     }
     assert_eq!(roles.postgres.try_sql("postgres", ticks::WRITE).unwrap_err().code(), "LF002");
 

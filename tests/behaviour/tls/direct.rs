@@ -32,7 +32,7 @@ fn the_protocol_has_to_be_named() {
     let (_, said) = s_client(&world.proxy.address(), "-alpn http/1.1");
     assert!(said.contains("no application protocol"), "{said}");
     s_client(&world.proxy.address(), "");
-    world.proxy.wait_for_log("did not ask for the protocol postgresql", crate::support::DEADLINE);
+    world.proxy.wait_for_log("did not request the protocol postgresql", crate::support::DEADLINE);
     // Clients that request TLS in the PostgreSQL protocol may use ALPN but need not.
     for (arguments, said) in [("-alpn postgresql", "ALPN protocol: postgresql"), ("", "No ALPN negotiated")] {
         let (is_open, text) = s_client(&world.proxy.address(), &format!("-starttls postgres {arguments}"));

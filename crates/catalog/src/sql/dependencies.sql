@@ -1,6 +1,5 @@
--- Objects that CASCADE may drop from the tables with :schemas and :names, a row for each relation: something of the
--- fenced table by_schema.by_name depends on it along pg_depend, from the table's parts (constraints, defaults,
--- policies, partitions).
+-- Objects that CASCADE may drop from the tables with :schemas and :names, one row for each relation: a part of the
+-- fenced table by_schema.by_name (a constraint, default, policy or partition) depends on the relation, along pg_depend.
 WITH RECURSIVE :named_relations,
 part(by_oid, classid, objid) AS (
   SELECT c.oid, 'pg_class'::regclass::oid, c.oid FROM named

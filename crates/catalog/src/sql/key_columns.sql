@@ -1,9 +1,8 @@
--- The existing key columns, one per row, of the tables with :schemas and :names: the columns :keys, with the
--- :arguments of the guard's triggers. Includes the definition of the column in child tables and in their unique
--- indexes, because a write to the table writes to its children.
--- Types by pg_type.oid; the operator class of varchar (1043) is that of text (25). Objects with an OID below 16384
--- came with the server (FirstNormalObjectId). Bits of pg_trigger.tgtype: for each row 1, before 2, INSERT 4, UPDATE
--- 16.
+-- The existing key columns, one per row, of the tables with :schemas and :names: the columns :keys, with the :arguments
+-- of the guard's triggers. Includes the definition of the column in child tables and in their unique indexes, because a
+-- write to the table writes to its children. Types by pg_type.oid; the operator class of varchar (1043) is that of text
+-- (25). Objects with an OID below 16384 come with the server (FirstNormalObjectId). Bits of pg_trigger.tgtype: for each
+-- row 1, before 2, INSERT 4, UPDATE 16.
 WITH RECURSIVE named(schema, name, key, arguments) AS (SELECT * FROM unnest(:schemas, :names, :keys, :arguments)),
 family(root, oid) AS (
   SELECT c.oid, c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema

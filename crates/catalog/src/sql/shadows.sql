@@ -1,7 +1,6 @@
--- The schemas that have an operator = which may be taken for that of a key's type, a type of such a name, the
--- :types, or a function of the name :'function'. Where one of them is in a session's search path, the text alone
--- does not tell its keys. A domain may take the operators of its base type. At most :most. Objects with an OID
--- below 16384 came with the server.
+-- The schemas with an operator = that may be used for a key's type, a type with one of the names :types, or a function
+-- named :'function'. If one of them is in a session's search path, the text alone does not show its keys. A domain may
+-- use the operators of its base type. At most :most. Objects with an OID below 16384 come with the server.
 SELECT DISTINCT 'shadow' AS part, n.nspname AS schema FROM pg_namespace n JOIN (
   SELECT o.oprnamespace FROM pg_operator o JOIN pg_type l ON l.oid = o.oprleft JOIN pg_type r ON r.oid = o.oprright
     WHERE o.oprname = '=' AND o.oid >= 16384

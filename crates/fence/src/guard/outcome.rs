@@ -150,7 +150,7 @@ pub enum GuardError {
     InUse { database: String, users: String },
     /// `dependents` has a line for each.
     #[error(
-        "others in database {database} depend on what would be removed; nothing was removed. Drop them first{}:{dependents}",
+        "other objects in database {database} depend on fencegate's objects; nothing was removed. Drop them first{}:{dependents}",
         if *.may_keep { ", or keep the function fencegate.token with --keep-token" } else { "" }
     )]
     Needed { database: String, dependents: String, may_keep: bool },

@@ -17,7 +17,7 @@ use tokio_postgres::Client;
 
 /// The effect of their absence.
 pub(super) const NO_EVENT_TRIGGERS: &str =
-    "definitions around the proxies are noticed later, until a superuser has run `fencegate guard install`";
+    "definitions that bypass the proxies are noticed later, until a superuser has run `fencegate guard install`";
 
 /// The most tables of others that a warning names.
 const MOST_NAMED: usize = 10;

@@ -164,7 +164,7 @@ impl Lane {
         slot.connected.as_ref().filter(|it| !it.client.is_closed()).map_or(0, |it| it.serial)
     }
 
-    /// Prevents that the connection is opened, or a Query begins on it, while the result is held. Cancel-safe.
+    /// While the result is held, the connection cannot be opened, and no Query can begin on it. Cancel-safe.
     pub(super) async fn hold(&self) -> Held<'_, Slot> {
         let mut slot = pin!(self.slot.lock());
         loop {

@@ -82,7 +82,7 @@ pub enum StoreError {
     #[error(transparent)]
     Engine(#[from] UnsuitableEngine),
     /// This program cannot decode the returned rows.
-    #[error("the database's answer to {0} has an unknown form")]
+    #[error("the database's response to {0} has an unknown format")]
     UnknownForm(&'static str),
     /// The catalog was read, but cannot be used.
     #[error(transparent)]

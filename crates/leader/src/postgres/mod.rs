@@ -1,8 +1,8 @@
 //! Elections on leases in PostgreSQL, through the functions that `fencegate init` creates.
 //!
-//! Owns the queries, and what their results prove. Must never give one holder's name to two candidates: the database gives
-//! the same holder the same token. Must never treat a notification as the truth: it only says that it is time to read.
-//! There is no queue: the first candidate that asks after the end of a lease gets the next one.
+//! Owns the queries, and what their results prove. Must never give one holder's name to two candidates: the database
+//! gives the same holder the same token. Must never trust a notification: it only means "read again". There is no
+//! queue: the first candidate that calls after the end of a lease gets the next one.
 
 mod link;
 

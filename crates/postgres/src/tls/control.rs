@@ -18,9 +18,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// The encrypted stream of such a connection.
 pub type Encrypted = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
-/// Tells which server is the primary.
+/// Reports which server is the primary.
 pub trait Primary: fmt::Debug + Send + Sync {
-    /// The place of the primary in the list of hosts; None if it is unknown, or not in the list.
+    /// The index of the primary in the list of hosts; None if it is unknown or not in the list.
     fn place(&self, config: &Config) -> Option<usize>;
 
     /// Returns true if this server is known not to be the primary.
@@ -60,8 +60,8 @@ impl ControlConfig {
         ControlConfig { primary: Some(primary), ..self }
     }
 
-    /// This configuration with another host, whatever its role. `limit` applies to each address. Does not follow
-    /// [`Self::replace`].
+    /// This configuration with another host, regardless of the host's role. `limit` applies to each address. Does not
+    /// follow [`Self::replace`].
     pub fn with_host(&self, host: &Host, port: u16, limit: Duration) -> Self {
         let Access { config, tls, .. } = self.access.borrow().clone();
         let mut config = hosts::to_host(&config, host, port);
@@ -74,7 +74,7 @@ impl ControlConfig {
         self.primary.as_ref().is_some_and(|primary| primary.is_superseded(system_identifier, postmaster_start))
     }
 
-    /// The database; without a name of its own, that of the role.
+    /// The database; if none is set, the one with the role's name.
     pub fn database(&self) -> &str {
         &self.database
     }
@@ -99,7 +99,7 @@ impl ControlConfig {
         });
     }
 
-    /// Lets all open connections become outdated, because another server is the primary.
+    /// Makes all open connections outdated, because another server is the primary.
     pub fn outdate(&self) {
         self.access.send_modify(|access| access.version += 1);
     }
@@ -125,11 +125,11 @@ impl ControlConfig {
         Ok(client)
     }
 
-    /// Connects, by one way after the other. Cancel-safe: a connection that is half open is closed.
+    /// Tries one kind of connection after the other. Cancel-safe: a half-open connection is closed.
     ///
     /// # Errors
-    /// Those of the last way that was tried. If the server lets in by neither, those of the encrypted one: of the other one it
-    /// says only that it is not encrypted.
+    /// The error of the last attempt. If the server refuses both, the error of the encrypted one: that of the other
+    /// says only that the connection is not encrypted.
     pub async fn connect(&self) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
         let Access { config, tls, .. } = self.access.borrow().clone();
         let place = self.primary.as_ref().and_then(|primary| primary.place(&config));
@@ -157,11 +157,11 @@ impl ControlConfig {
     }
 }
 
-/// Adds the password that the environment or the password file has now, unless there is one.
+/// Adds the current password of the environment or the password file, unless the configuration has one.
 async fn add_password(config: &mut Config) {
     if config.get_password().is_none_or(<[u8]>::is_empty) {
         let wanted = config.clone();
-        // The file may be on a file system that does not answer.
+        // The file may be on an unresponsive file system.
         if let Ok(Some(password)) = spawn_blocking(move || password(&wanted)).await {
             config.password(password);
         }

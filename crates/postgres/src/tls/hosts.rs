@@ -1,8 +1,9 @@
-//! Connections to the first of several hosts that accepts one, by attempts that overlap, as RFC 8305 describes ("Happy Eyeballs").
-//! tokio-postgres alone tries one address after the other, and waits for a silent one as long as the system does.
+//! Connections to the first of several hosts that accepts one, with overlapping attempts, as in RFC 8305 ("Happy
+//! Eyeballs"). tokio-postgres alone tries one address after the other, and waits for an unresponsive one as long as the
+//! system does.
 //!
-//! Owns the order of the hosts, when the next attempt starts, and the time limits of names and addresses. Must never keep an
-//! attempt once another one has succeeded.
+//! Owns the order of the hosts, when the next attempt starts, and the time limits of names and addresses. Must never
+//! keep an attempt once another one has succeeded.
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Error, Socket};
 
-/// Port of a host that is given without one.
+/// Default port of a host.
 const DEFAULT_PORT: u16 = 5432;
 
 /// Connects to one of the hosts. If there are several, to one that accepts writes. Cancel-safe: dropping it closes the connection.
@@ -30,7 +31,7 @@ where
 {
     match race(hosts(config).into_iter().map(|host| connect_to(host, tls))).await {
         Some(result) => result,
-        // Returns the error of tokio-postgres for an unusable list.
+        // Let tokio-postgres report the error of an unusable list.
         None => config.connect(tls.clone()).await,
     }
 }
@@ -50,8 +51,8 @@ where
     }
 }
 
-/// The addresses of a host that is given by its name alone, in the order of the attempts. Empty if it has none: tokio-postgres
-/// reports why. Cancel-safe.
+/// The addresses of a host without an explicit address, in the order of the attempts. Empty if it has none:
+/// tokio-postgres reports the reason. Cancel-safe.
 async fn addresses(host: &Config) -> Vec<IpAddr> {
     match (host.get_hosts(), host.get_hostaddrs(), host.get_ports()) {
         ([Host::Tcp(name)], [], [port]) => {
@@ -62,7 +63,7 @@ async fn addresses(host: &Config) -> Vec<IpAddr> {
     }
 }
 
-/// As they are, or at random if the configuration balances the load.
+/// In the given order, or in random order if the configuration balances the load.
 fn in_order<T: Hash>(mut choices: Vec<T>, config: &Config) -> Vec<T> {
     if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
         let random = RandomState::new();
@@ -71,7 +72,8 @@ fn in_order<T: Hash>(mut choices: Vec<T>, config: &Config) -> Vec<T> {
     choices
 }
 
-/// A configuration for each host, in the order of the attempts. Empty if there is no host, or not one address or port for each.
+/// A configuration for each host, in the order of the attempts. Empty if there is no host, or if addresses or ports do
+/// not match the hosts.
 fn hosts(config: &Config) -> Vec<Config> {
     let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
     let is_complete = |given: usize| given == hosts.len() || given == 0;
@@ -96,7 +98,8 @@ fn hosts(config: &Config) -> Vec<Config> {
     in_order((0..hosts.len()).collect(), config).into_iter().map(host).collect()
 }
 
-/// The configuration with one of its hosts only; None without that host, or if hosts, addresses and ports do not match.
+/// The configuration with only one of its hosts; None if there is no such host, or if hosts, addresses and ports do not
+/// match.
 pub(super) fn only(config: &Config, place: usize) -> Option<Config> {
     let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
     let port = if ports.len() > 1 { ports.get(place) } else { ports.first() };
@@ -107,7 +110,7 @@ pub(super) fn only(config: &Config, place: usize) -> Option<Config> {
     Some(one)
 }
 
-/// The configuration with another host, whatever its role.
+/// The configuration with another host, regardless of the host's role.
 pub(super) fn to_host(config: &Config, host: &Host, port: u16) -> Config {
     let mut other = without_hosts(config);
     match host {
@@ -147,7 +150,7 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 const RESOLVE_LIMIT: Duration = Duration::from_secs(8);
 /// Maximum number of addresses that are tried for a name. A name server may return any number.
 const MOST_ADDRESSES: usize = 16;
-/// Time after which an attempt that has not ended is joined by the next one: the default of RFC 8305.
+/// Time after which the next attempt starts even if the last one has not ended: the default of RFC 8305.
 const HEAD_START: Duration = Duration::from_millis(250);
 
 /// The result of the first attempt that succeeds. Each attempt starts when one before it has failed, or when the last one has
@@ -174,8 +177,8 @@ pub async fn race<T, E>(
     }
 }
 
-/// Connects to any address of a host, which is a name or an IP address, within this time for each. Resolves the name each time.
-/// Cancel-safe: a connection that is half open is closed.
+/// Connects to any address of a host, which is a name or an IP address, within this time for each. Resolves the name
+/// each time. Cancel-safe: a half-open connection is closed.
 ///
 /// # Errors
 /// The name cannot be resolved, or the error of its last address.

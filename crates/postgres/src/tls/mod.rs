@@ -1,8 +1,8 @@
-//! TLS with the server, as a client with libpq's `sslmode`: for sessions and for control connections; and its errors in words for
-//! people, with the remedy.
+//! TLS with the server, as a client with libpq's `sslmode`: for sessions and for control connections; and its errors as
+//! human-readable messages with a remedy.
 //!
-//! Owns certificates and keys in PEM files, changes of their contents, and the verification of peers. Must never use sessions or
-//! print the content of a key.
+//! Owns certificates and keys in PEM files, changes of their contents, and the verification of peers. Must never use
+//! sessions or print the content of a key.
 
 mod control;
 pub(crate) mod hosts;
@@ -30,9 +30,9 @@ use x509_cert::time::Validity;
 /// Facts about a TLS connection.
 #[derive(Clone, Debug)]
 pub struct Secured {
-    /// Certificate of the accepting side, to which channel binding binds.
+    /// Certificate of the accepting side, which channel binding uses.
     pub server_certificate: CertificateDer<'static>,
-    /// The side that connected has one too, and it has been checked.
+    /// True if the connecting side has presented a certificate, and it was verified.
     pub has_client_certificate: bool,
 }
 
@@ -41,10 +41,10 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Files are read up to this many bytes; a system's list of authorities has some 200 KiB.
+/// Maximum number of bytes read from a file. A system's list of authorities has about 200 KiB.
 const LARGEST: u64 = 16 * 1024 * 1024;
 
-/// An error about a file, in one line that names it.
+/// A one-line error about a file, which names the file.
 #[derive(Debug, thiserror::Error)]
 #[error("{setting}: {}: {why}", file.display())]
 pub struct TlsFileError {
@@ -58,7 +58,7 @@ pub struct TlsFileError {
 pub struct Contents(Vec<(&'static str, PathBuf, Vec<u8>)>);
 
 impl Contents {
-    /// The settings that name a file whose content is another one than before.
+    /// The settings that name a file whose content has changed.
     pub fn changed_since(&self, before: &Contents) -> Vec<&'static str> {
         let changed = self.0.iter().filter(|file| !before.0.contains(file));
         changed.map(|(setting, ..)| *setting).collect()
@@ -66,7 +66,7 @@ impl Contents {
 }
 
 impl TlsFileError {
-    /// The setting is one of the proxy's for the server, which are called as the parameters of a connection behind `upstream_`.
+    /// The setting is one of the proxy's settings for the server: `upstream_` and the name of a connection parameter.
     pub fn of_upstream(self) -> Self {
         TlsFileError { setting: format!("upstream_{}", self.setting), ..self }
     }
@@ -75,7 +75,7 @@ impl TlsFileError {
 /// A file and the setting that names it.
 #[derive(Clone, Copy)]
 pub struct PemFile<'a> {
-    /// The setting, as its error names it.
+    /// The setting's name in errors.
     pub setting: &'static str,
     /// The file.
     pub path: &'a Path,
@@ -87,7 +87,7 @@ impl PemFile<'_> {
         TlsFileError { setting: self.setting.to_owned(), file: self.path.to_owned(), why: why.to_string() }
     }
 
-    /// All certificates in it, at least one.
+    /// All certificates in the file, at least one.
     pub fn certificates(self, contents: &mut Contents) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
         let bytes = self.read(contents)?;
         let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -98,8 +98,7 @@ impl PemFile<'_> {
         }
     }
 
-    /// The proxy's own certificate, with those between it and its authority. Warns if clients will refuse it for its
-    /// dates.
+    /// The proxy's own certificate, with the intermediate ones. Warns if clients will reject it because of its dates.
     pub fn own_certificates(self, contents: &mut Contents) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
         let certificates = self.certificates(contents)?;
         let own = certificates.first().and_then(|own| Certificate::from_der(own).ok());
@@ -112,7 +111,7 @@ impl PemFile<'_> {
         Ok(certificates)
     }
 
-    /// The first private key in it.
+    /// The first private key in the file.
     pub fn key(self, contents: &mut Contents) -> Result<PrivateKeyDer<'static>, TlsFileError> {
         PrivateKeyDer::from_pem_slice(&self.read(contents)?).map_err(|error| match error {
             pem::Error::NoItemsFound => self.fault("contains no readable private key (PEM, not encrypted)"),
@@ -120,7 +119,7 @@ impl PemFile<'_> {
         })
     }
 
-    /// The certificates of the file, as those of authorities.
+    /// The certificates of the file, as trusted authorities.
     pub fn authorities(self, contents: &mut Contents) -> Result<RootCertStore, TlsFileError> {
         let mut authorities = RootCertStore::empty();
         for certificate in self.certificates(contents)? {
@@ -131,7 +130,7 @@ impl PemFile<'_> {
         Ok(authorities)
     }
 
-    /// The reason why a certificate and this key are refused.
+    /// Why a certificate and this key cannot be used together.
     pub fn mismatch(self, error: &rustls::Error, certificate: PemFile<'_>) -> TlsFileError {
         match error {
             rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
@@ -164,13 +163,13 @@ pub enum NoTls {
     /// The server answered N.
     #[error("the server does not support TLS, which sslmode requires")]
     NotOffered,
-    /// The server answered something else, or more.
+    /// The server's answer was invalid or too long.
     #[error("the server sent an invalid response to the TLS request")]
     BadAnswer,
     /// The server closed the connection.
     #[error("the server closed the connection during the TLS handshake")]
     BrokenOff,
-    /// No certificate could have that name.
+    /// A certificate cannot contain that name.
     #[error("the host is neither a name nor an address that a certificate can contain")]
     BadName,
 }
@@ -184,12 +183,12 @@ pub struct Diagnosis {
     pub hint: &'static str,
 }
 
-/// Where the encryption is configured, for hints.
+/// Place of the TLS settings, for hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// In the proxy's settings for connections to the server.
     Settings,
-    /// In the connection's URL; for the proxy's own connections it counts before the settings.
+    /// In the connection's URL, which overrides the settings for the proxy's own connections.
     Url,
 }
 

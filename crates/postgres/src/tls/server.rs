@@ -1,5 +1,5 @@
-//! TLS to the server: `sslmode` as in libpq, and the verification of the server's certificate: none, its authority, or also its
-//! name.
+//! TLS to the server: `sslmode` as in libpq, and the verification of the server's certificate: none, its authority, or
+//! its authority and name.
 
 use super::{Contents, PemFile, TlsFileError};
 use super::{NoTls, Told, trouble};
@@ -25,13 +25,13 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 pub enum Attempt {
     /// Without TLS.
     Plain,
-    /// With TLS where the server offers it.
+    /// With TLS if the server offers it.
     Offered,
     /// With TLS or not at all.
     Encrypted,
 }
 
-/// TLS with a server, with the contents that the files had when they were read.
+/// TLS with a server, with the contents of the files as they were read.
 #[derive(Debug)]
 pub struct Connector {
     settings: ServerTls,
@@ -57,7 +57,7 @@ impl Connector {
         Ok(Connector { settings, config: Arc::new(config), contents })
     }
 
-    /// The settings that name a file whose content differs from the one read before.
+    /// The settings that name a file whose content has changed.
     pub fn changed_since(&self, before: &Connector) -> Vec<&'static str> {
         self.contents.changed_since(&before.contents)
     }
@@ -82,10 +82,10 @@ impl Connector {
         ClientConfig::clone(&self.config)
     }
 
-    /// Asks a server for TLS, and shakes hands if it has it. Not cancel-safe: the connection is lost.
+    /// Requests TLS, and performs the handshake if the server supports it. Not cancel-safe: the connection is lost.
     ///
     /// # Errors
-    /// When the two do not agree, or the certificate does not pass; [`super::trouble`] explains them.
+    /// The handshake fails, or the certificate is not accepted; [`super::trouble`] explains these errors.
     pub async fn negotiate<S>(&self, mut stream: S, host: &str) -> io::Result<Negotiated<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -96,7 +96,8 @@ impl Connector {
             (1, b'S') => {}
             (1, b'N') => return Ok(Negotiated::Plain(stream)),
             (0, _) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            // It would be taken for encrypted (CVE-2021-23222). Nor can an error that is not encrypted be believed.
+            // Further bytes would be mistaken for encrypted data (CVE-2021-23222). An unencrypted error cannot be
+            // trusted either.
             _ => return Err(io::Error::other(NoTls::BadAnswer)),
         }
         let name = ServerName::try_from(host.to_owned()).map_err(|_| io::Error::other(NoTls::BadName))?;
@@ -119,7 +120,7 @@ fn explained(error: io::Error) -> io::Error {
 /// Reads the files that the settings name. Blocks on the file system.
 fn read(settings: &ServerTls) -> Result<(ClientConfig, Contents), TlsFileError> {
     let mut contents = Contents::default();
-    // Like libpq, which does not look at files that it will not use.
+    // Like libpq, do not read files that will not be used.
     let is_used = settings.mode != SslMode::Disable;
     let root_certificate = settings.root_certificate.as_deref().filter(|_| is_used);
     let file = PemFile { setting: "sslrootcert", path: root_certificate.unwrap_or(Path::new("")) };

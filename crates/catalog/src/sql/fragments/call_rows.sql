@@ -1,6 +1,6 @@
--- The rows of calls, behind those of the other parts:
+-- The rows of calls, after those of the other parts:
 -- - function: from is a function that the policies name
--- - caller: so named is a function that calls to
+-- - caller: from is a function, given with its name, that calls to
 -- - call: the operations detail on from call to
 UNION ALL SELECT CASE WHEN c.function = p.oid THEN 'function' ELSE 'caller' END, p.oid, c.function, NULL, n.nspname,
   p.proname, NULL, NULL

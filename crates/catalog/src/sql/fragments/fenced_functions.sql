@@ -1,5 +1,5 @@
--- The table fenced_function: all functions that exist of those with :exact_schemas and :exact_names, and of those
--- whose names begin with :prefixes in :prefix_schemas. Four arrays.
+-- The table fenced_function: the existing functions with :exact_schemas and :exact_names, and those whose names begin
+-- with :prefixes in :prefix_schemas. Four arrays.
 named_function(schema, name) AS (SELECT * FROM unnest(:exact_schemas, :exact_names)),
 named_prefix(schema, name) AS (SELECT * FROM unnest(:prefix_schemas, :prefixes)),
 fenced_function(oid) AS (

@@ -1,5 +1,5 @@
--- The processes that hold locks on temporary objects in a schema that has such a dependent: only its own session
--- uses these. With :ends, ends those that this role may end; signalled: it did.
+-- The processes that hold locks on temporary objects in a schema with such a dependent: only the session that owns the
+-- schema uses these objects. With :ends, terminates those that this role may terminate; signalled: it did.
 WITH place AS MATERIALIZED (SELECT DISTINCT z.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
     JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
     JOIN pg_namespace z ON z.oid = :dependent_schema

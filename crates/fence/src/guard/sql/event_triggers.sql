@@ -1,2 +1,2 @@
--- Those of these :event_triggers that there are.
+-- The existing ones of these :event_triggers.
 SELECT evtname AS name FROM pg_event_trigger WHERE evtname IN (:event_triggers) ORDER BY evtname;

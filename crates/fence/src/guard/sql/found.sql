@@ -1,6 +1,6 @@
--- The triggers of the guard, one per row: on the relations :fenced, which the policies fence, those of that name.
--- Elsewhere those that belong to the guard: those that a role may have left that has to do with fencegate or with
--- these relations. pg_get_triggerdef locks the table.
+-- The triggers of the guard, one per row. On the relations :fenced, which the policies fence, these are all triggers
+-- with its names. Elsewhere, only those that a role related to fencegate or to these relations may have created.
+-- pg_get_triggerdef locks the table.
 WITH fenced AS (SELECT oid, relowner FROM pg_class WHERE oid = ANY (:'fenced'::oid[]))
 SELECT format('%I.%I', n.nspname, c.relname) AS relation, quote_ident(t.tgname) AS name,
   t.tgenabled AS enabled, t.tgparentid <> 0 AS is_copy,

@@ -1,2 +1,2 @@
--- The leases of resources, as they are installed.
+-- The installed leases of resources.
 SELECT resource, lease FROM fencegate.leased_resources();

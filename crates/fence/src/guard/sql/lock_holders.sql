@@ -1,4 +1,4 @@
--- One row: the holders of locks on these :relation_names and on those that inherit from them, as a text.
+-- One row: the holders of locks on these :relation_names and on relations that inherit from them, as text.
 WITH RECURSIVE tree(oid) AS (
   SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE format('%I.%I', n.nspname, c.relname) = ANY (ARRAY[:relation_names]::text[])

@@ -1,6 +1,6 @@
 -- The enabled subscriptions of this database to guarded tables, with their owners. rejected: its rows have no token,
--- and some trigger rejects that.
--- The triggers' arguments are those of guard.sql: mode, on_missing, three more, the exempt roles.
+-- and a trigger rejects such rows. The triggers' arguments are those of guard.sql: mode, on_missing, three more, the
+-- exempt roles.
 WITH guarded AS (SELECT tgrelid, string_to_array(encode(tgargs, 'escape'), '\000') AS arguments FROM pg_trigger
   WHERE starts_with(tgname, 'fencegate_guard_') AND tgenabled IN ('A', 'R'))
 SELECT s.subname AS name, r.rolname AS owner,

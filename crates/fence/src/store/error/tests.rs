@@ -175,7 +175,7 @@ async fn cases() -> Vec<Case> {
             "the database refused: the server answered with SQLSTATE 54000",
             retry,
         ),
-        (StoreError::UnknownForm("Admit"), "the database's answer to Admit has an unknown form", retry),
+        (StoreError::UnknownForm("Admit"), "the database's response to Admit has an unknown format", retry),
         // Processes block the Query.
         (
             StoreError::Blocked(blockers()),

@@ -1,11 +1,10 @@
 //! The statements of the fence: a folder for each of its tables, and for server processes and their locks.
 //!
-//! Owns quoting and all text sent to the database. Each file is one simple Query, or one statement to prepare. Its first
-//! comment says what its rows are. The statements of a Query are one READ COMMITTED transaction, and each statement has
-//! its own snapshot. The same holds for an EXECUTE of a prepared statement: the server takes the snapshot when the EXECUTE
-//! begins, after all locks of the earlier statements.
-//! The rows of pg_stat_get_activity are fixed at the first read in a transaction. Reads that need current rows are
-//! therefore separate Queries.
+//! Owns quoting and all text sent to the database. Each file is one simple Query, or one statement to prepare. Its
+//! first comment describes its rows. The statements of a Query are one READ COMMITTED transaction, and each statement
+//! has its own snapshot. The same holds for an EXECUTE of a prepared statement: the server takes the snapshot when the
+//! EXECUTE begins, after all locks of the earlier statements. The rows of pg_stat_get_activity are fixed at the first
+//! read in a transaction. Reads that need current rows are therefore separate Queries.
 //!
 //! A connection prepares the frequent statements when it opens, because planning one takes up to fifty times as long as
 //! executing it. Must never put external input into a prepared statement's text: such input is an argument.
