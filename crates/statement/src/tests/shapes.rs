@@ -282,7 +282,7 @@ fn shortened<'t>(tokens: &[(Token, &'t str)]) -> Vec<(Token, &'t str)> {
     for &token in tokens {
         short.push(token);
         let open = short.iter().rposition(|(_, text)| *text == "(").unwrap_or(0);
-        let is_named = open > 1 && short[open - 2].1.ends_with('.');
+        let is_named = open > 1 && matches!(short[open - 2].1, "." | "..");
         let (items, commas): (Vec<_>, Vec<_>) = short[open..].iter().skip(1).enumerate().partition(|(n, _)| n % 2 == 0);
         let is_list = token.1 == ")"
             && open > 0
