@@ -26,6 +26,8 @@ fn relay() -> (Relay, Running) {
 fn pair() -> (UnixStream, OwnedFd) {
     let (near, far) = UnixStream::pair().unwrap();
     far.set_nonblocking(true).unwrap();
+    near.set_read_timeout(Some(LIMIT)).unwrap();
+    near.set_write_timeout(Some(LIMIT)).unwrap();
     (near, far.into())
 }
 
