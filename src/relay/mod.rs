@@ -45,7 +45,14 @@ const WAKE: Token = Token(usize::MAX);
 /// Sockets of a session: those of the client and of the server.
 const SOCKETS: usize = 2;
 
-type Session = Pin<Box<dyn Future<Output = ()> + Send>>;
+type SessionFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A session with the handles that a poll needs. They move with it, because to clone them takes longer.
+struct Session {
+    future: SessionFuture,
+    waker: Waker,
+    inbox: Arc<Inbox>,
+}
 
 /// A relay thread.
 pub struct Relay(Arc<Inbox>);
@@ -59,7 +66,7 @@ struct Inbox {
 #[derive(Default)]
 struct Messages {
     /// New sessions.
-    begun: Vec<Session>,
+    begun: Vec<SessionFuture>,
     /// Places of sessions whose waker was called.
     woken: Vec<usize>,
     /// Sessions that no longer block, with their places. None: the session has ended.
@@ -90,7 +97,6 @@ struct Core {
 struct Place {
     /// None if there is no session, or while it is polled.
     session: Option<Session>,
-    waker: Waker,
     wakeup: Arc<Wakeup>,
     /// The waker was called since the session last called [`take_woken`].
     is_woken: bool,
@@ -207,6 +213,11 @@ pub fn register(socket: OwnedFd) -> io::Result<Relayed> {
     with_core(|core| core.register(socket)).unwrap_or(Err(io::ErrorKind::Unsupported.into()))
 }
 
+/// Registers for other events, if the session that is being polled has not blocked.
+fn reregister(socket: &OwnedFd, token: Token, interest: Interest) -> Option<io::Result<()>> {
+    with_core(|core| core.poll.registry().reregister(&mut SourceFd(&socket.as_raw_fd()), token, interest))
+}
+
 fn run(mut core: Box<Core>) {
     loop {
         core.wait();
@@ -224,30 +235,29 @@ fn run(mut core: Box<Core>) {
 fn poll_session(mut core: Box<Core>, place: usize) -> Option<Box<Core>> {
     let it = &mut core.places[place];
     it.is_ready = false;
-    let Some(mut session) = it.session.take() else { return Some(core) };
+    let Some(Session { mut future, waker, inbox }) = it.session.take() else { return Some(core) };
     it.is_woken |= it.wakeup.take();
-    let waker = it.waker.clone();
     core.current = place;
-    let inbox = core.inbox.clone();
     CORE.set(Some(core));
     // The panic hook has logged the panic.
-    let poll = || session.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+    let poll = || future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
     let is_over = catch_unwind(AssertUnwindSafe(poll)).unwrap_or(true);
-    let session = if is_over { discard(session) } else { Some(session) };
+    let future = if is_over { discard(future) } else { Some(future) };
     match CORE.take() {
         Some(mut core) => {
-            core.put_back(place, session);
+            core.put_back(place, future.map(|future| Session { future, waker, inbox }));
             Some(core)
         }
         None => {
+            let session = future.map(|future| Session { future, waker, inbox: inbox.clone() });
             inbox.send(|messages| messages.unblocked.push((place, session)));
             None
         }
     }
 }
 
-fn discard(session: Session) -> Option<Session> {
-    catch_unwind(AssertUnwindSafe(|| drop(session))).ok();
+fn discard(future: SessionFuture) -> Option<SessionFuture> {
+    catch_unwind(AssertUnwindSafe(|| drop(future))).ok();
     None
 }
 
@@ -264,7 +274,6 @@ impl Core {
                 Token(token) => {
                     let (place, socket) = (token / SOCKETS, token % SOCKETS);
                     let Some(it) = self.places.get_mut(place) else { continue };
-                    // A Unix socket reports that it is writable each time the other side has read.
                     if it.sockets[socket].as_ref().is_some_and(|readiness| readiness.note(event)) {
                         it.make_ready(place, &mut self.ready);
                     }
@@ -284,12 +293,12 @@ impl Core {
             self.make_ready(place);
         }
         woken.into_iter().for_each(|place| self.make_ready(place));
-        for session in begun {
+        for future in begun {
             let place = self.free.pop().unwrap_or(self.places.len());
             let wakeup = Arc::new(Wakeup { place, is_woken: AtomicBool::new(true), inbox: self.inbox.clone() });
             let waker = Waker::from(wakeup.clone());
-            let it =
-                Place { session: Some(session), waker, wakeup, is_woken: true, is_ready: false, sockets: [None, None] };
+            let session = Some(Session { future, waker, inbox: self.inbox.clone() });
+            let it = Place { session, wakeup, is_woken: true, is_ready: false, sockets: [None, None] };
             match self.places.get_mut(place) {
                 Some(free) => *free = it,
                 None => self.places.push(it),
@@ -318,11 +327,10 @@ impl Core {
         let place = &mut self.places[self.current];
         let index = place.sockets.iter().position(Option::is_none).ok_or(io::ErrorKind::InvalidInput)?;
         let token = Token(self.current * SOCKETS + index);
-        let both = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), token, both)?;
+        self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), token, Interest::READABLE)?;
         let readiness = Arc::new(Readiness::default());
         place.sockets[index] = Some(readiness.clone());
-        Ok(Relayed::new(socket, readiness))
+        Ok(Relayed::new(socket, token, readiness))
     }
 }
 

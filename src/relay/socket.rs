@@ -3,10 +3,15 @@
 //! Readiness is edge-triggered: the socket may be used until it would block, and the next event makes it ready again. The relay polls
 //! the session at each event, and the session repeats the operations that would have blocked. Futures leave no waker here.
 //!
+//! The relay waits for a socket to be writable only after a write has blocked: a Unix socket reports that it is writable each time
+//! the other side has read, and each report wakes the thread.
+//!
 //! Readiness may be claimed falsely, at the cost of a call that would block. It must never be missed.
 
+use super::reregister;
 use bytes::{Bytes, BytesMut};
 use mio::event::Event;
+use mio::{Interest, Token};
 use rustix::buffer::spare_capacity;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown};
 use std::io::{self, IoSlice};
@@ -22,6 +27,8 @@ pub(super) const READABLE: u8 = 1;
 const WRITABLE: u8 = 2;
 /// The other side sends no more, or the connection has failed. No event follows for the end of the input.
 const CLOSED: u8 = 4;
+/// The socket is registered for writing too.
+pub(super) const WRITES_TOO: u8 = 8;
 
 /// Largest read that goes through the stack.
 const LITTLE: usize = 1024;
@@ -54,10 +61,14 @@ impl Readiness {
 
     /// Another thread has used the socket. It may have cleared the bit of an event that arrived after its last attempt.
     pub(super) fn doubt(&self) {
-        self.0.fetch_or(READABLE | WRITABLE, Ordering::Relaxed);
+        self.set(READABLE | WRITABLE);
     }
 
-    fn has(&self, bit: u8) -> bool {
+    fn set(&self, bits: u8) {
+        self.0.fetch_or(bits, Ordering::Relaxed);
+    }
+
+    pub(super) fn has(&self, bit: u8) -> bool {
         self.0.load(Ordering::Relaxed) & bit > 0
     }
 
@@ -84,12 +95,13 @@ impl Readiness {
 #[derive(Debug)]
 pub struct Relayed {
     socket: OwnedFd,
+    token: Token,
     pub(super) readiness: Arc<Readiness>,
 }
 
 impl Relayed {
-    pub(super) fn new(socket: OwnedFd, readiness: Arc<Readiness>) -> Self {
-        Relayed { socket, readiness }
+    pub(super) fn new(socket: OwnedFd, token: Token, readiness: Arc<Readiness>) -> Self {
+        Relayed { socket, token, readiness }
     }
 
     /// Returns true if a read may succeed.
@@ -160,7 +172,28 @@ impl Relayed {
     /// # Errors
     /// The socket's errors.
     pub fn poll_send(&self, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.readiness.poll(WRITABLE, || send(&self.socket, bytes, SendFlags::NOSIGNAL))
+        self.poll_write_with(|| send(&self.socket, bytes, SendFlags::NOSIGNAL))
+    }
+
+    fn poll_write_with(&self, call: impl FnOnce() -> rustix::io::Result<usize>) -> Poll<io::Result<usize>> {
+        let written = self.readiness.poll(WRITABLE, call);
+        if written.is_pending() != self.readiness.has(WRITES_TOO) {
+            self.await_writable(written.is_pending())?;
+        }
+        written
+    }
+
+    /// Registers for writing, or no longer. If the session has blocked, it tries again when it returns.
+    #[cold]
+    fn await_writable(&self, is_blocked: bool) -> io::Result<()> {
+        let interest = if is_blocked { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        match reregister(&self.socket, self.token, interest) {
+            Some(done) => done.map(|()| match is_blocked {
+                true => self.readiness.set(WRITES_TOO),
+                false => self.readiness.clear(WRITES_TOO),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Ends the output.
@@ -194,7 +227,7 @@ impl AsyncWrite for Relayed {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut nothing = SendAncillaryBuffer::default();
-        self.readiness.poll(WRITABLE, || sendmsg(&self.socket, parts, &mut nothing, SendFlags::NOSIGNAL))
+        self.poll_write_with(|| sendmsg(&self.socket, parts, &mut nothing, SendFlags::NOSIGNAL))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -26,6 +26,8 @@ fn relay() -> (Relay, Running) {
 fn pair() -> (UnixStream, OwnedFd) {
     let (near, far) = UnixStream::pair().unwrap();
     far.set_nonblocking(true).unwrap();
+    near.set_read_timeout(Some(LIMIT)).unwrap();
+    near.set_write_timeout(Some(LIMIT)).unwrap();
     (near, far.into())
 }
 
@@ -70,6 +72,48 @@ fn sockets_that_fill_up_go_on() {
     for bytes in [&b"a"[..], &much, &much[..1024], &much[..1025], b"z"] {
         near.iter_mut().for_each(|near| is_echoed(near, bytes));
     }
+}
+
+#[test]
+fn the_relay_waits_for_writes_only_while_one_is_blocked() {
+    let (relay, _runtime) = relay();
+    let (tell, told) = mpsc::channel();
+    let (mut near, far) = pair();
+    relay.begin(async move {
+        let socket = register(far).unwrap();
+        let is_awaited = || socket.readiness.has(socket::WRITES_TOO);
+        let mut states = vec![is_awaited()];
+        let mut filled = 0;
+        while let Poll::Ready(written) = socket.poll_send(&[0; 4096]) {
+            filled += written.unwrap();
+        }
+        states.push(is_awaited());
+        tell.send((filled, states)).unwrap();
+        filled = poll_fn(|_| socket.poll_send(b"z")).await.unwrap();
+        tell.send((filled, vec![is_awaited()])).unwrap();
+    });
+    let (filled, states) = told.recv_timeout(LIMIT).unwrap();
+    assert_eq!(states, [false, true]);
+    near.read_exact(&mut vec![0; filled]).unwrap();
+    assert_eq!(told.recv_timeout(LIMIT), Ok((1, vec![false])));
+}
+
+#[test]
+fn a_write_that_would_block_after_its_session_has_blocked_goes_on() {
+    let (relay, _runtime) = relay();
+    let much: Vec<u8> = vec![1; 2_000_000];
+    let (near, far) = pair();
+    relay.begin(async move {
+        let socket = register(far).unwrap();
+        without_delaying_others(|| ());
+        let mut rest = &much[..];
+        while !rest.is_empty() {
+            rest = &rest[poll_fn(|_| socket.poll_send(rest)).await.unwrap()..];
+        }
+    });
+    let mut bytes = Vec::new();
+    (&near).read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes.len(), 2_000_000);
 }
 
 #[test]

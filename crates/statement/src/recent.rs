@@ -92,7 +92,7 @@ impl Template {
     }
 }
 
-/// Length of the literal of this type at the beginning of the text. None also for some others, which are read anew.
+/// Length of the literal of this type at the beginning of the text. None also for some others.
 fn length_of_literal(text: &[u8], kind: u8) -> Option<usize> {
     if kind != STRING {
         let length = text.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.')).unwrap_or(text.len());
