@@ -5,37 +5,17 @@
 
 use super::pipe::{Reader, Writer, receive};
 use super::proxy::{Accepted, Proxy};
-use super::sql::{Ids, Sql, Table, shown};
+use super::sql::{Ids, Sql};
+use super::unit::{FUNCTION_RESULT, Form, Unit, ids};
 use super::world::{Dice, World, pass};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use fencegate_fence::session::Token;
 use fencegate_wire::error::field;
 use fencegate_wire::frame::{Header, body, put_frame};
-use fencegate_wire::message::{put_bind, put_close_statement, put_execute, put_flush, put_parse, put_query, put_sync};
+use fencegate_wire::message::put_sync;
 use fencegate_wire::tag::{backend, frontend};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-
-/// Messages that are sent up to one ReadyForQuery.
-#[derive(Clone, Debug)]
-pub struct Unit {
-    pub statements: Vec<Sql>,
-    pub form: Form,
-    /// The ids of the rows of its COPY.
-    pub rows: Vec<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// One query string.
-    Simple,
-    /// A pipeline with a Sync at its end; `bound`: ids are parameters.
-    Extended { bound: bool },
-    /// A pipeline with a Flush, a pause and a Sync.
-    Flushed,
-    /// A pipeline whose last statement runs by name. The name may be defined earlier or in the pipeline.
-    Named { name: u8, closes: bool, parses: bool },
-}
 
 /// The outcome of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +86,18 @@ impl Client {
                 let text: Vec<String> = unit.statements.iter().map(Sql::to_string).collect();
                 format!("{} says {:?}: {}", self.name, unit.form, text.join("; "))
             });
-            unit.put(&mut output);
+            unit.put_statements(&mut output);
+            if unit.copy.is_eager && self.dice.chance(50) {
+                self.send(output.split().freeze());
+                pass(&mut self.dice, 40).await;
+            }
+            unit.put_end(&mut output);
+            if unit.form == Form::Call && self.dice.chance(50) {
+                // The proxy knows the function before the message has arrived.
+                let cut = output.len() - 1 - self.dice.below(5);
+                self.send(output.split_to(cut).freeze());
+                pass(&mut self.dice, 40).await;
+            }
         }
         self.send(output.freeze());
         if let [Unit { form: Form::Flushed, .. }] = units {
@@ -173,10 +164,13 @@ impl Client {
                         // The write after the string was not executed, or not yet.
                         continue;
                     }
-                    let done = rest.next().expect("one reply per statement");
-                    self.done(done, content, &unit.rows);
+                    match rest.next() {
+                        Some(done) => self.done(done, content, unit),
+                        None => self.world.judge.object(format!("{} receives a reply too many", self.name)),
+                    }
                 }
-                backend::COPY_IN => self.send_rows(unit).await,
+                backend::COPY_IN if !unit.copy.is_eager => self.send_rows(unit).await,
+                FUNCTION_RESULT => drop(rest.next()),
                 backend::ERROR => {
                     let part = |tag| String::from_utf8_lossy(field(content, tag).unwrap_or_default()).into_owned();
                     let (code, message, detail) = (part(b'C'), part(b'M'), part(b'D'));
@@ -216,15 +210,16 @@ impl Client {
     }
 
     /// A statement has succeeded.
-    fn done(&mut self, statement: &Sql, tag: &[u8], rows: &[u64]) {
+    fn done(&mut self, statement: &Sql, tag: &[u8], unit: &Unit) {
         let judge = &self.world.judge;
         match statement {
             Sql::Insert { id, .. }
             | Sql::Update { id, .. }
             | Sql::InsertBy { id, .. }
+            | Sql::Call { id, .. }
             | Sql::Run { id, .. }
             | Sql::TwoFaced { id, .. } => self.pending.extend(*id),
-            Sql::CopyIn(_) => self.pending.extend(rows),
+            Sql::CopyIn(_) => self.pending.extend(&unit.copy.rows),
             Sql::Savepoint(name) => self.savepoints.push((*name, self.pending.len())),
             Sql::RollbackTo(name) => {
                 let at = self.savepoints.iter().rposition(|(it, _)| it == name).unwrap();
@@ -250,7 +245,7 @@ impl Client {
     /// A statement has failed, and the statements after it in the unit are not executed.
     fn failed(&mut self, rest: &[Sql], unit: &Unit) {
         let judge = &self.world.judge;
-        ids(rest, &unit.rows).for_each(|id| judge.refused(id, "failed"));
+        ids(rest, unit).for_each(|id| judge.refused(id, "failed"));
         if !self.in_block {
             std::mem::take(&mut self.pending).into_iter().for_each(|id| judge.refused(id, "failed with its batch"));
         }
@@ -263,30 +258,21 @@ impl Client {
             let judge = &self.world.judge;
             std::mem::take(&mut self.pending).into_iter().for_each(|id| judge.refused(id, "outcome=rolled_back"));
             for unit in units {
-                ids(&unit.statements, &unit.rows).for_each(|id| judge.refused(id, "outcome=rolled_back"));
+                ids(&unit.statements, unit).for_each(|id| judge.refused(id, "outcome=rolled_back"));
             }
         }
     }
 
-    /// The server requests the rows of a COPY. The client sends them, fails the COPY, or sends an invalid row without
-    /// ending the data. In an extended unit a Sync follows, because the server has ignored the one before the rows.
+    /// The server requests the rows of a COPY. In an extended unit a Sync follows, because the server has ignored the one before
+    /// the rows.
     async fn send_rows(&mut self, unit: &Unit) {
         let mut output = BytesMut::new();
-        let mut text: String = unit.rows.iter().map(|id| format!("{}\n", shown(*id))).collect();
-        let end = self.dice.below(100);
-        if end < 10 {
-            text.push_str("no number\n");
-        }
-        put_frame(&mut output, frontend::COPY_DATA, |out| out.put_slice(text.as_bytes()));
+        unit.put_rows(&mut output);
         if self.dice.chance(30) {
             self.send(output.split().freeze());
             pass(&mut self.dice, 40).await;
         }
-        match end {
-            0..10 => {}
-            10..20 => put_frame(&mut output, frontend::COPY_FAIL, |out| out.put_slice(b"no more\0")),
-            _ => put_frame(&mut output, frontend::COPY_DONE, |_| {}),
-        }
+        unit.put_end_of_rows(&mut output);
         if unit.form != Form::Simple {
             put_sync(&mut output);
         }
@@ -306,87 +292,6 @@ impl Client {
     }
 }
 
-impl Unit {
-    pub fn simple(statements: Vec<Sql>) -> Unit {
-        Unit { statements, form: Form::Simple, rows: Vec::new() }
-    }
-
-    fn put(&self, output: &mut BytesMut) {
-        match self.form {
-            Form::Simple => {
-                let text: Vec<String> = self.statements.iter().map(Sql::to_string).collect();
-                put_query(output, &[text.join("; ").as_bytes()]);
-            }
-            Form::Extended { bound } => {
-                for sql in &self.statements {
-                    put_extended(output, sql, bound);
-                }
-                put_sync(output);
-            }
-            Form::Flushed => {
-                for sql in &self.statements {
-                    put_extended(output, sql, false);
-                }
-                put_flush(output);
-            }
-            Form::Named { name, closes, parses } => {
-                let Some((last, before)) = self.statements.split_last() else { return };
-                for sql in before {
-                    put_extended(output, sql, false);
-                }
-                put_named(output, last, &format!("p{name}"), closes, parses);
-                put_sync(output);
-            }
-        }
-    }
-}
-
-fn put_named(output: &mut BytesMut, sql: &Sql, name: &str, closes: bool, parses: bool) {
-    let Some((unbound, id)) = sql.unbound() else { return put_extended(output, sql, false) };
-    if closes {
-        put_close_statement(output, name);
-    }
-    if parses {
-        put_parse(output, name, &unbound.to_string());
-    }
-    put_id(output, name, id);
-    put_execute(output, "");
-}
-
-/// Binds the id.
-fn put_id(output: &mut BytesMut, statement: &str, id: u64) {
-    put_frame(output, frontend::BIND, |out| {
-        let value = shown(id).to_string();
-        out.put_u8(0);
-        out.put_slice(statement.as_bytes());
-        out.put_slice(&[0, 0, 0, 0, 1]);
-        out.put_i32(value.len() as i32);
-        out.put_slice(value.as_bytes());
-        out.put_slice(&[0, 0]);
-    });
-}
-
-fn put_extended(output: &mut BytesMut, sql: &Sql, bound: bool) {
-    match sql.unbound() {
-        Some((unbound, id)) if bound => {
-            put_parse(output, "", &unbound.to_string());
-            put_id(output, "", id);
-        }
-        _ => {
-            put_parse(output, "", &sql.to_string());
-            put_bind(output, "", "");
-        }
-    }
-    put_execute(output, "");
-}
-
-/// The ids of all writes of these statements.
-fn ids<'a>(statements: &'a [Sql], rows: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
-    let copies = statements.iter().any(|sql| matches!(sql, Sql::CopyIn(_)));
-    let written = statements.iter().filter_map(Sql::id);
-    written.chain(rows.iter().copied().filter(move |_| copies))
-}
-
 fn number_in(text: &str, name: &str) -> Token {
     let (_, rest) = text.split_once(name).unwrap();
     rest.split(' ').next().unwrap().parse().unwrap()
@@ -402,16 +307,6 @@ fn of_code(code: &str) -> &'static str {
         "LF005" => "told LF005",
         "LF006" => "told LF006",
         _ => "told what the server says",
-    }
-}
-
-/// A write to one of the tables.
-pub fn write(world: &World, dice: &mut Dice, table: Table, id: u64) -> Sql {
-    let (id, row) = (Some(id), world.some_row(dice, table));
-    match dice.chance(70) {
-        true if table.is_keyed() => Sql::Insert { table, row, id },
-        true => Sql::Insert { table, row: 0, id },
-        false => Sql::Update { table, row, id },
     }
 }
 

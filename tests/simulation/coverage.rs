@@ -160,26 +160,24 @@ impl Coverage {
 /// Why the combination cannot occur.
 pub fn impossible(((stage, owed), event): Combination) -> Option<&'static str> {
     use Event::{
-        Admitted, ClientCopies, ClientExtends, ClientQueries, Refused, ServerCopiesIn, ServerIsReady, ServerReplies,
-        TaskDone, Wakes,
+        Admitted, ClientCopies, ClientSyncs, Refused, ServerCopiesIn, ServerIsReady, ServerReplies, TaskDone, Wakes,
     };
-    use StageKind::{Asking, BehindAdmit, Discarding, Performing, Reading, Requesting, Restarting, Settling};
+    use StageKind::{Asking, BehindAdmit, Discarding, Performing, Requesting, Restarting, Settling};
     Some(match (stage, owed, event) {
-        (Discarding, ..) => "only a message longer than the buffers is rejected before its end has arrived",
-        (Restarting, ..) => "the simulated guard refuses no query that could be repeated",
-        (_, Owed::FunctionCall, _) => "the policies reject fast-path calls",
-        (_, Owed::OwnAhead, _) => "simulated sessions do not change their search path",
+        (Restarting, ..) if owed != Owed::Own => "nothing was owed when the proxy began the transaction again",
+        (Restarting, _, Admitted | Refused) => "the only Admit has ended",
+        (Discarding, Owed::Skips, _) => "simulated clients end a pipeline before a fast-path call",
+        (Discarding, _, ClientSyncs | ClientCopies) => {
+            "simulated clients send neither directly behind a fast-path call"
+        }
+        (Discarding, _, Admitted | Refused) => "a fast-path call waits for an Admit that was given up",
         (Asking, ..) if owed != Owed::Own => "the answer is owed, and was asked for when nothing was",
         (Settling, Owed::Nothing | Owed::Skips | Owed::CopyIn, _) => "the stage ends at once",
-        (_, Owed::CopyIn, Admitted | Refused) => "a COPY waits for an Admit that was given up",
-        (Requesting | Performing | BehindAdmit, Owed::CopyIn, _) => "simulated clients send nothing behind a COPY",
-        (_, _, ClientCopies) if stage != Reading => "simulated clients send nothing behind a COPY",
-        (_, Owed::Own | Owed::Rejection, ClientCopies) => "simulated clients send nothing behind a COPY",
-        (_, Owed::CopyIn, ClientQueries | ClientExtends) => "simulated clients send nothing behind a COPY",
+        (_, Owed::CopyIn, Admitted | Refused) if stage != Performing => "a COPY waits for an Admit that was given up",
+        (Requesting | BehindAdmit, Owed::CopyIn, _) => "a COPY waits for an Admit that was given up",
+        (Requesting | BehindAdmit, _, ServerCopiesIn) => "a COPY waits for an Admit that was given up",
         (_, Owed::Nothing | Owed::Skips, ServerReplies | ServerIsReady) => "the server owes nothing",
         (_, Owed::CopyIn, ServerReplies | ServerIsReady) => "the server reads the data",
-        (Requesting | Performing | BehindAdmit, _, ServerCopiesIn) => "simulated clients send nothing behind a COPY",
-        (Settling, Owed::Query, ServerCopiesIn) => "simulated clients send nothing behind a COPY",
         (_, Owed::Query | Owed::Extended, ServerCopiesIn) => return None,
         (_, _, ServerCopiesIn) => "the server owes something else",
         (BehindAdmit, _, TaskDone) => "the only task is the Admit",

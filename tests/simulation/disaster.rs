@@ -1,9 +1,10 @@
 //! Faults of the whole system: crashes, failovers, stops, reloads, resets.
 
-use super::client::{Client, Unit, write};
+use super::client::Client;
 use super::proxy::Proxy;
 use super::sql::Table;
 use super::store::State;
+use super::unit::{Unit, write};
 use super::world::{Dice, Disaster, World, pass};
 use fencegate_fence::session::Token;
 use std::sync::Arc;

@@ -5,8 +5,9 @@
 //! faults. Then a calm phase, in which the current leader must be able to write. Then the end, at which nothing may be
 //! left. The same seed produces the same history.
 //!
-//! Not simulated: real sockets and their buffers (net/), login and TLS, functions, rules and triggers. From the guard,
-//! only its decision to permit a write is simulated. Tests with real servers cover these.
+//! Not simulated: real sockets and their buffers (net/), login and TLS, rules and triggers; functions, except for some
+//! that write, set the search path, or use large objects. From the guard, only its decision on a write is simulated. Tests
+//! with real servers cover these.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -23,9 +24,10 @@ mod proxy;
 mod server;
 mod sql;
 mod store;
+mod unit;
 mod world;
 
-use client::{Client, Outcome, Unit, write};
+use client::{Client, Outcome};
 use coverage::{Combination, Reached};
 use fencegate_testing::length::number;
 use node::Node;
@@ -36,6 +38,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::State;
 use tokio::time::{sleep, timeout};
+use unit::{Unit, write};
 use world::{Plan, World, pass};
 
 /// After the faults end, the current leader must have written within this time.

@@ -1,8 +1,9 @@
 //! A node: it campaigns, leads, stalls, is deposed without noticing, and writes throughout.
 
-use super::client::{Client, Form, Outcome, Unit, cancel, write};
+use super::client::{Client, Outcome, cancel};
 use super::proxy::Proxy;
 use super::sql::{Ids, SHARDS, Sql, Table};
+use super::unit::{Copy, End, Form, Unit, write};
 use super::world::{Dice, World, pass};
 use fencegate_fence::session::Token;
 use futures_util::future::{join, join_all};
@@ -88,7 +89,8 @@ impl Node {
             }
             let mut units = self.units(&client);
             if let [unit] = units.as_mut_slice()
-                && unit.rows.is_empty()
+                && unit.copy.rows.is_empty()
+                && unit.form != Form::Call
                 && self.dice.chance(15)
             {
                 unit.form = Form::Flushed;
@@ -107,7 +109,7 @@ impl Node {
                         return Next::CampaignsAgain;
                     }
                     // The error asks the client to wait.
-                    if code == "LF006" {
+                    if code == "LF006" && !self.dice.chance(self.world.plan.hasty) {
                         pass(&mut self.dice, 200).await;
                     }
                 }
@@ -181,7 +183,7 @@ impl Node {
                 closes: self.dice.chance(60),
                 parses: self.dice.chance(60),
             },
-            0 | 1 => Form::Extended { bound: self.dice.chance(50) },
+            0 | 1 => Form::Extended { bound: self.dice.chance(50), flushes: self.dice.chance(10) },
             _ => Form::Simple,
         }
     }
@@ -201,7 +203,7 @@ impl Node {
         {
             return units;
         }
-        let number = if self.dice.chance(12) { 2 + self.dice.below(3) } else { 1 };
+        let number = if self.dice.chance(self.world.plan.hasty) { 2 + self.dice.below(3) } else { 1 };
         (0..number).map(|_| self.unit(client.in_block, number == 1)).collect()
     }
 
@@ -209,10 +211,14 @@ impl Node {
     fn unit(&mut self, in_block: bool, alone: bool) -> Unit {
         let unruly = self.world.plan.unruly;
         if self.world.fault(&mut self.dice, unruly) {
-            let odd = self.odd();
+            let odd = match self.dice.chance(10) {
+                true => return Unit::call(false),
+                false => self.odd(),
+            };
             return Unit { form: self.form(), ..Unit::simple(odd) };
         }
-        if self.dice.chance(20)
+        let special = if self.world.plan.calls && in_block { 50 } else { 20 };
+        if self.dice.chance(special)
             && let Some(unit) = self.special(in_block)
         {
             return unit;
@@ -224,23 +230,41 @@ impl Node {
             60..64 if in_block && alone => vec![Sql::Rollback],
             50..60 if !in_block && alone => vec![self.begin()],
             60..70 if !in_block => vec![self.begin(), self.write(), self.write(), Sql::Commit],
-            64..74 if alone => {
-                let rows = (0..1 + self.dice.below(3)).map(|_| self.ids.next()).collect();
-                return Unit { rows, form: self.form(), ..Unit::simple(vec![Sql::CopyIn(self.plain_table())]) };
+            64..74 => {
+                let (form, mut copy) = (self.form(), self.copy(alone));
+                if !alone && form != Form::Simple && copy.end == End::InvalidRow {
+                    // Nothing would tell whether the server has read the Sync within the COPY or behind it.
+                    copy.end = End::Fails;
+                }
+                return Unit { form, ..Unit::copies(self.plain_table(), copy) };
             }
             74..80 if in_block && alone => vec![Sql::Savepoint(1), self.write(), Sql::RollbackTo(1), self.write()],
             80..86 => vec![self.lock()],
             86..90 => vec![Sql::Sleep(60)],
             90..93 => vec![self.write(), Sql::Fail, self.write()],
+            93..96 => return Unit::call(true),
             _ => vec![Sql::Read],
         };
         Unit { form: self.form(), ..Unit::simple(statements) }
     }
 
+    /// With other units behind it, the rows are there before them.
+    fn copy(&mut self, alone: bool) -> Copy {
+        let rows = (0..1 + self.dice.below(3)).map(|_| self.ids.next()).collect();
+        let end = match self.dice.below(10) {
+            // With another unit behind it, the proxy takes that for an unexpected message.
+            0 if alone => End::InvalidRow,
+            0..4 if self.world.plan.unruly > 0 => End::InvalidRow,
+            0 | 1 => End::Fails,
+            _ => End::Done,
+        };
+        Copy { rows, end, is_eager: !alone || self.dice.chance(20) }
+    }
+
     /// Statements that only some histories have.
     fn special(&mut self, in_block: bool) -> Option<Unit> {
         let plan = &self.world.plan;
-        let kinds = [plan.views, plan.names, plan.isolates, plan.strings];
+        let kinds = [plan.views, plan.names, plan.isolates, plan.strings, plan.calls, plan.paths];
         let kinds: Vec<usize> = (0..kinds.len()).filter(|kind| kinds[*kind]).collect();
         if kinds.is_empty() {
             return None;
@@ -256,8 +280,19 @@ impl Node {
             },
             2 if in_block => vec![Sql::LockTable(self.plain_table()), self.write()],
             2 => vec![Sql::Begin, Sql::LockTable(self.plain_table()), self.write(), Sql::Commit],
-            _ if self.dice.chance(30) => vec![Sql::SetPlainStrings(self.dice.chance(50))],
-            _ => return Some(self.two_faced()),
+            3 if self.dice.chance(30) => vec![Sql::SetPlainStrings(self.dice.chance(50))],
+            3 => return Some(self.two_faced()),
+            4 if !in_block && self.dice.chance(30) => return Some(Unit::simple(vec![Sql::Begin])),
+            4 => {
+                let table = self.table();
+                let call = Sql::Call { table, row: self.world.some_row(&mut self.dice, table), id };
+                if self.dice.chance(15) { vec![self.write(), call] } else { vec![call] }
+            }
+            _ => {
+                let (other, is_shown) = (self.dice.chance(70), self.dice.chance(60));
+                let set = Sql::SetPath { other, local: is_shown && self.dice.chance(30), is_shown };
+                if self.dice.chance(50) { vec![set] } else { vec![set, self.write()] }
+            }
         };
         Some(Unit { form, ..Unit::simple(statements) })
     }
@@ -284,6 +319,12 @@ impl Node {
                 let defines =
                     Unit { form: named(true, true), ..Unit::simple(fails.into_iter().chain([before]).collect()) };
                 Some(vec![defines, Unit { form: named(false, false), ..Unit::simple(vec![last]) }])
+            }
+            false if has_strings && self.dice.chance(30) => {
+                let set = Sql::SetPlainStrings(self.dice.chance(60));
+                let statements = [vec![set], self.two_faced().statements].concat();
+                let form = Form::Extended { bound: false, flushes: self.dice.chance(50) };
+                Some(vec![Unit { form, ..Unit::simple(statements) }])
             }
             false if has_strings => {
                 let set = vec![Sql::SetPlainStrings(self.dice.chance(60))];

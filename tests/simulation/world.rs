@@ -76,8 +76,17 @@ pub struct Plan {
     pub isolates: bool,
     /// Sessions use both string settings.
     pub strings: bool,
-    /// The guard is installed.
+    /// The guard is installed; and clients call functions that write, which only the guard sees.
     pub guard: bool,
+    pub calls: bool,
+    /// Sessions change their search path.
+    pub paths: bool,
+    /// A client sends several units without waiting for the replies, and writes again at once after LF006.
+    pub hasty: usize,
+    /// The server reports idle timeouts so short that most Admits that wait are given up.
+    pub impatient: bool,
+    /// A text is parsed only with a permit, for which the session waits.
+    pub permits: usize,
     /// The tokens of an election come from leases in the database.
     pub leases: bool,
     /// The server crashes or a standby replaces it; proxies crash or are suspended; policies change; fences are reset.
@@ -109,7 +118,7 @@ impl Plan {
     pub fn draw(seed: u64) -> Plan {
         let dice = &mut Dice::new(seed);
         let often = |dice: &mut Dice, most: usize| if dice.chance(50) { 0 } else { 1 + dice.below(most) };
-        let kinds: Vec<bool> = (0..6).map(|_| dice.chance(30)).collect();
+        let kinds: Vec<bool> = (0..8).map(|_| dice.chance(30)).collect();
         // Histories with views take longer: a view is created, announced and then used.
         let is_long = kinds[0] || dice.chance(20);
         let disasters = if dice.chance(40) { 1 + dice.below(3) } else { 0 };
@@ -132,6 +141,11 @@ impl Plan {
             isolates: kinds[3],
             strings: kinds[4],
             guard: kinds[5],
+            calls: kinds[5] && kinds[6],
+            paths: kinds[7] && !kinds[0],
+            hasty: if dice.chance(20) { 70 } else { 12 },
+            impatient: dice.chance(15),
+            permits: often(dice, 20),
             leases: seed % 4 == 3,
             disasters: (0..disasters).map(|_| *dice.pick(&DISASTERS)).collect(),
         };
@@ -145,7 +159,7 @@ impl Plan {
 
     /// Returns true if no statement should cause an error about its form.
     pub fn is_plain(&self) -> bool {
-        let is_odd = self.unruly > 0 || self.views || self.names || self.strings;
+        let is_odd = self.unruly > 0 || self.views || self.names || self.strings || self.calls || self.paths;
         !is_odd && !self.disasters.contains(&Disaster::Reset)
     }
 

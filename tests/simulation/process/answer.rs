@@ -42,9 +42,9 @@ impl Process {
         self.flush();
     }
 
-    pub(super) fn say_error(&mut self, Diagnosis { code, message, is_fatal }: &Diagnosis) {
+    pub(super) fn say_error(&mut self, Diagnosis { code, message, detail, is_fatal }: &Diagnosis) {
         let severity = if *is_fatal { "FATAL" } else { "ERROR" };
-        let fields = [(b'S', severity), (b'V', severity), (b'C', code), (b'M', message)];
+        let fields = [(b'S', severity), (b'V', severity), (b'C', code), (b'M', message), (b'D', detail)];
         put_frame(&mut self.said, backend::ERROR, |out| {
             for (tag, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
                 out.put_u8(*tag);

@@ -11,6 +11,7 @@ mod transaction;
 use super::pipe::{Reader, Writer, receive};
 use super::server::Signals;
 use super::sql::{Sql, meant};
+use super::unit::{FUNCTION_RESULT, LARGE_OBJECT_FUNCTION};
 use super::world::{Dice, World, moment};
 use bytes::{Buf, Bytes, BytesMut};
 use fencegate_fence::session::Identity;
@@ -46,12 +47,13 @@ pub struct Process {
 struct Diagnosis {
     code: String,
     message: String,
+    detail: String,
     /// The process ends.
     is_fatal: bool,
 }
 
 fn trouble(code: &str, message: &str) -> Diagnosis {
-    Diagnosis { code: code.to_owned(), message: message.to_owned(), is_fatal: false }
+    Diagnosis { code: code.to_owned(), message: message.to_owned(), detail: String::new(), is_fatal: false }
 }
 
 fn told_to_end() -> Diagnosis {
@@ -147,6 +149,7 @@ impl Process {
             }
             _ if self.skips => return Ok(()),
             frontend::QUERY => return self.query(split_string(content).unwrap().0).await,
+            frontend::FUNCTION_CALL => return self.function_call(content).await,
             frontend::FLUSH => {
                 self.flush();
                 return Ok(());
@@ -192,6 +195,8 @@ impl Process {
                     return Err(trouble("26000", "prepared statement does not exist"));
                 };
                 let bound = sql.clone().map(|sql| sql.bound(parameter(rest).map(|shown| meant(shown, self.session))));
+                let is_other = self.setting.is_other_path();
+                let bound = bound.map(|sql| if sql.is_planned() { sql.in_schema(is_other) } else { sql });
                 self.refuse_in_failed(bound.as_ref())?;
                 self.portals.insert(text(portal), bound);
                 self.say(backend::BIND_COMPLETE, &[]);
@@ -204,7 +209,7 @@ impl Process {
                 };
                 match sql.clone() {
                     Some(sql) => {
-                        let answer = self.execute(&sql).await?;
+                        let answer = self.execute(&sql, sql.is_planned()).await?;
                         self.answer(answer);
                     }
                     None => self.say(backend::EMPTY_QUERY, &[]),
@@ -226,6 +231,24 @@ impl Process {
         Ok(())
     }
 
+    /// Only the functions for large objects exist.
+    async fn function_call(&mut self, content: &[u8]) -> Result<(), Diagnosis> {
+        let sql = Sql::Function { is_harmless: content.starts_with(&LARGE_OBJECT_FUNCTION.to_be_bytes()) };
+        match self.execute(&sql, true).await {
+            Ok(_) => {
+                if self.transaction.as_ref().is_some_and(|it| !it.is_block) {
+                    self.commit();
+                }
+                self.say(FUNCTION_RESULT, &(-1_i32).to_be_bytes());
+            }
+            Err(trouble) if trouble.is_fatal => return Err(trouble),
+            Err(trouble) => self.fail(&trouble),
+        }
+        moment(&mut self.dice).await;
+        self.ready();
+        Ok(())
+    }
+
     async fn query(&mut self, text: &[u8]) -> Result<(), Diagnosis> {
         let statements = Sql::read(std::str::from_utf8(text).unwrap(), self.setting.plain_strings, self.session);
         self.statements.remove("");
@@ -234,7 +257,10 @@ impl Process {
         }
         let count = statements.len();
         for (index, sql) in statements.iter().enumerate() {
-            match self.execute(sql).await {
+            if let Sql::Call { .. } = sql {
+                self.say(backend::ROW_DESCRIPTION, &[0, 0]);
+            }
+            match self.execute(sql, false).await {
                 Ok(answer) => {
                     if index + 1 == count && self.transaction.as_ref().is_some_and(|it| !it.is_block) {
                         self.commit();
@@ -253,14 +279,19 @@ impl Process {
         Ok(())
     }
 
-    async fn execute(&mut self, sql: &Sql) -> Result<Answer, Diagnosis> {
+    /// `in_schema`: its table was looked up before.
+    async fn execute(&mut self, sql: &Sql, in_schema: bool) -> Result<Answer, Diagnosis> {
         self.refuse_in_failed(Some(sql))?;
         if self.transaction.is_none() {
             self.transaction = Some(Transaction::new(&self.setting));
         }
         self.work().await?;
         let named = self.named(sql)?;
-        let answer = self.effect(named.as_ref().unwrap_or(sql)).await?;
+        let sql = named.as_ref().unwrap_or(sql);
+        let answer = match in_schema {
+            true => self.effect(sql).await?,
+            false => self.effect(&sql.clone().in_schema(self.setting.is_other_path())).await?,
+        };
         if let Some(transaction) = &mut self.transaction {
             transaction.statements += 1;
         }

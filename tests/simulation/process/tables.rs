@@ -176,6 +176,30 @@ impl Process {
         self.write_guarded(fence, id, None, is_unheard || self.world.plan.guard)
     }
 
+    /// A function that writes: the proxy does not know it, and the guard decides, as `check_write` does. Where another session has
+    /// put the token in force, the simulated guard refuses, so that the proxy's repetition has more to do.
+    pub(super) async fn call(&mut self, fence: Fence, id: u64) -> Result<(), Diagnosis> {
+        self.lock(Thing::Table(fence.table), Mode::Beside).await?;
+        let name = fence.name();
+        self.world.judge.see("write by a function");
+        let Some(token) = self.token(fence) else {
+            return Err(trouble("LF002", "the guard: no token"));
+        };
+        if self.admission(fence).is_some() {
+            return self.write_guarded(fence, id, None, true);
+        }
+        let highest =
+            self.world.server.store.epochs().into_iter().find(|(it, _)| it == name).map(|(_, epoch)| epoch.token);
+        let detail = format!("resource={name} presented={token}");
+        Err(match highest.filter(|highest| token < *highest) {
+            Some(highest) => Diagnosis {
+                detail: format!("{detail} highest={highest}"),
+                ..trouble("LF001", "the guard: the token is stale")
+            },
+            None => Diagnosis { detail, ..trouble("LF004", "the guard: the token is not in force") },
+        })
+    }
+
     /// The session's proxy may not have known the definition when it forwarded the current statement: the statement was
     /// forwarded earlier, or the notification of another proxy has not arrived yet.
     fn is_unheard(&self, view: &View) -> bool {

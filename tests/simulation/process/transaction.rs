@@ -11,6 +11,9 @@ pub struct Setting {
     pub local: Option<Option<String>>,
     /// `standard_conforming_strings`.
     pub plain_strings: bool,
+    /// `search_path` is the other schema; and the value of a transaction.
+    pub other_path: bool,
+    pub local_path: Option<bool>,
 }
 
 pub struct Transaction {
@@ -41,11 +44,34 @@ pub struct Savepoint {
 
 impl Setting {
     pub fn new(startup: Option<String>) -> Setting {
-        Setting { session: startup.clone(), startup, local: None, plain_strings: true }
+        Setting {
+            session: startup.clone(),
+            startup,
+            local: None,
+            plain_strings: true,
+            other_path: false,
+            local_path: None,
+        }
     }
 
     pub fn current(&self) -> Option<&String> {
         self.local.as_ref().unwrap_or(&self.session).as_ref()
+    }
+
+    pub fn is_other_path(&self) -> bool {
+        self.local_path.unwrap_or(self.other_path)
+    }
+
+    pub fn set_path(&mut self, other: bool, local: bool) {
+        match local {
+            true => self.local_path = Some(other),
+            false => (self.other_path, self.local_path) = (other, None),
+        }
+    }
+
+    /// The transaction has ended.
+    pub fn end_local(&mut self) {
+        (self.local, self.local_path) = (None, None);
     }
 
     pub fn set(&mut self, value: &str, local: bool) {

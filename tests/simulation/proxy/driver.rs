@@ -196,7 +196,14 @@ impl Driver {
                 self.session.send_last(&text, &End::Client);
             }
             End::ServerFault(why) => {
-                self.session.host.proxy.world.judge.object(format!("the server broke the protocol: {why}"));
+                let world = &self.session.host.proxy.world;
+                // The client has canceled the proxy's question between two of its own statements.
+                match world.plan.unruly > 0 && why.starts_with("a query of the proxy was canceled") {
+                    true => world.judge.see("question ahead canceled"),
+                    false => world.judge.object(format!("the server broke the protocol: {why}")),
+                }
+                let text = ErrorText::new("08P01", why);
+                self.session.send_last(&text, &End::Server);
             }
             _ => {}
         }

@@ -1,6 +1,7 @@
 //! The state of the proxy that a session sees, and the operations that it requests.
 
 use super::Proxy;
+use crate::world::{Chances, pass};
 use fencegate_fence::Claim;
 use fencegate_fence::session::{Epoch, SessionFence, Token};
 use fencegate_policy::{PolicySet, Resource};
@@ -30,6 +31,8 @@ pub(super) struct Hosting {
     policies: Arc<PolicySet>,
     receiver: watch::Receiver<Arc<PolicySet>>,
     fence: Arc<SessionFence>,
+    /// Which texts need a permit, and how long the session waits for it.
+    chances: Chances,
 }
 
 impl Hosting {
@@ -40,6 +43,7 @@ impl Hosting {
             number: 1 + proxy.begun.fetch_add(1, Ordering::Relaxed),
             proxy: proxy.clone(),
             fence,
+            chances: Chances::new(&proxy.world),
         }
     }
 
@@ -57,7 +61,12 @@ impl Hosting {
             Task::CheckOwner(..) => tokio::spawn(async { Done::CheckedOwner(HashSet::new()) }),
             Task::LeaveAlone(..) => tokio::spawn(async { Done::LeftAlone }),
             Task::ParsePermit { apart } => {
-                tokio::spawn(async move { Done::ParsePermit(Some(ParsePermit::new((), apart))) })
+                let mut dice = self.chances.next();
+                tokio::spawn(async move {
+                    let most = if dice.chance(50) { 3 } else { 60 };
+                    pass(&mut dice, most).await;
+                    Done::ParsePermit(dice.chance(90).then(|| ParsePermit::new((), apart)))
+                })
             }
             Task::Room { .. } => tokio::spawn(async { Done::Room(None) }),
         };
@@ -142,7 +151,21 @@ impl Host for Hosting {
         downstream.suspects.withdraw(self.number, downstream.changes().doubts);
     }
 
-    fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
+    fn read(
+        &self,
+        text: &[u8],
+        lexing: Lexing,
+        with_rows: bool,
+        permit: Option<ParsePermit>,
+    ) -> Result<Analysis, Task> {
+        let permits = self.proxy.world.plan.permits;
+        if permits > 0 && !permit.as_ref().is_some_and(|permit| permit.apart) {
+            // Also with a permit: for another process.
+            let apart = permit.is_some();
+            if self.chances.next().chance(permits) {
+                return Err(Task::ParsePermit { apart });
+            }
+        }
         let cache = if text.contains(&b'\\') { &self.proxy.odd_texts } else { &*CACHE };
         Ok(cache.get(text, lexing, with_rows).expect("all statements are short"))
     }

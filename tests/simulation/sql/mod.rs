@@ -125,6 +125,13 @@ pub enum Sql {
         local: bool,
     },
     Reset,
+    /// `search_path`: only the schema that has other tables of the same names, none of them fenced; or `public`. Not shown:
+    /// by a function that does it unseen.
+    SetPath {
+        other: bool,
+        local: bool,
+        is_shown: bool,
+    },
     Insert {
         table: Table,
         row: u8,
@@ -139,6 +146,12 @@ pub enum Sql {
     /// Inserts into the table of the view.
     InsertBy {
         view: u8,
+        id: Option<u64>,
+    },
+    /// Calls a function that inserts. Only the guard sees the write.
+    Call {
+        table: Table,
+        row: u8,
         id: Option<u64>,
     },
     CreateView {
@@ -190,6 +203,12 @@ pub enum Sql {
     /// The proxy's query for `lease.fence` and the settings for strings.
     Question,
     Show(&'static str),
+    ShowPath,
+    ShowIdleTimeout,
+    /// The function of a fast-path call, which has no text: one for large objects, or one that writes.
+    Function {
+        is_harmless: bool,
+    },
 }
 
 impl fmt::Display for Sql {
@@ -206,6 +225,9 @@ impl fmt::Display for Sql {
             Sql::Set { value, local: true } => write!(out, "SET LOCAL lease.fence = '{value}'"),
             Sql::SetConfig { value, local } => write!(out, "SELECT set_config('lease.fence', '{value}', {local})"),
             Sql::Reset => write!(out, "RESET lease.fence"),
+            Sql::SetPath { other, is_shown: false, .. } => write!(out, "SELECT look_in('{}')", schema(*other)),
+            Sql::SetPath { other, local: false, .. } => write!(out, "SET search_path = {}", schema(*other)),
+            Sql::SetPath { other, local: true, .. } => write!(out, "SET LOCAL search_path = {}", schema(*other)),
             Sql::Insert { table, row, id: it } if table.is_keyed() => {
                 write!(out, "INSERT INTO {} VALUES ({row}, {})", table.name(), id(it))
             }
@@ -214,6 +236,7 @@ impl fmt::Display for Sql {
                 write!(out, "UPDATE {} SET v = {} WHERE k = {row}", table.name(), id(it))
             }
             Sql::InsertBy { view, id: it } => write!(out, "INSERT INTO v{view} VALUES ({})", id(it)),
+            Sql::Call { table, row, id: it } => write!(out, "SELECT put_{}({row}, {})", table.name(), id(it)),
             Sql::CreateView { view, table, replaces } => {
                 let replaces = if *replaces { "OR REPLACE " } else { "" };
                 write!(out, "CREATE {replaces}VIEW v{view} AS SELECT * FROM {}", table.name())
@@ -240,7 +263,10 @@ impl fmt::Display for Sql {
                 write!(out, "SELECT '\\'; INSERT INTO {} VALUES ({}); --'", table.name(), id(it))
             }
             Sql::Text => write!(out, "SELECT ''"),
-            Sql::Raise(_) | Sql::Question | Sql::Show(_) => write!(out, "what only the proxy says"),
+            Sql::Function { is_harmless } => write!(out, "calls a function, harmless: {is_harmless}"),
+            Sql::Raise(_) | Sql::Question | Sql::Show(_) | Sql::ShowPath | Sql::ShowIdleTimeout => {
+                write!(out, "what only the proxy says")
+            }
         }
     }
 }
@@ -252,6 +278,7 @@ impl Sql {
             Sql::Insert { id, .. }
             | Sql::Update { id, .. }
             | Sql::InsertBy { id, .. }
+            | Sql::Call { id, .. }
             | Sql::Run { id, .. }
             | Sql::TwoFaced { id, .. } => *id,
             _ => None,
@@ -262,7 +289,7 @@ impl Sql {
     pub fn unbound(&self) -> Option<(Sql, u64)> {
         let mut unbound = self.clone();
         match &mut unbound {
-            Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::InsertBy { id, .. } => {
+            Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::InsertBy { id, .. } | Sql::Call { id, .. } => {
                 id.take().map(|id| (unbound, id))
             }
             _ => None,
@@ -274,6 +301,7 @@ impl Sql {
         if let Sql::Insert { id, .. }
         | Sql::Update { id, .. }
         | Sql::InsertBy { id, .. }
+        | Sql::Call { id, .. }
         | Sql::Run { id, .. }
         | Sql::TwoFaced { id, .. } = &mut self
         {
@@ -284,9 +312,33 @@ impl Sql {
 
     /// The statement with the parameter in place of a missing id.
     pub fn bound(mut self, parameter: Option<u64>) -> Sql {
-        if let Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::InsertBy { id, .. } = &mut self {
+        if let Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::InsertBy { id, .. } | Sql::Call { id, .. } =
+            &mut self
+        {
             *id = id.or(parameter);
         }
         self
     }
+    /// Returns true if the server looks up the tables of its portal when the portal is bound, not when it is executed.
+    pub fn is_planned(&self) -> bool {
+        matches!(self, Sql::Insert { .. } | Sql::Update { .. } | Sql::Lock { .. })
+    }
+
+    /// The statement after the server has looked up its table. The tables of the other schema are not fenced.
+    pub fn in_schema(mut self, is_other: bool) -> Sql {
+        if let Sql::Insert { table, .. }
+        | Sql::Update { table, .. }
+        | Sql::Lock { table, .. }
+        | Sql::CopyIn(table)
+        | Sql::LockTable(table) = &mut self
+            && is_other
+        {
+            *table = Table::Notes;
+        }
+        self
+    }
+}
+
+fn schema(is_other: bool) -> &'static str {
+    if is_other { "other" } else { "public" }
 }

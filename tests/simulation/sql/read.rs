@@ -70,6 +70,13 @@ fn read_one(text: &str) -> Sql {
         ["SET", "standard_conforming_strings", "=", are] => Sql::SetPlainStrings(*are == "on"),
         ["SELECT", "set_config", .., local] => Sql::SetConfig { value: value(), local: *local == "true" },
         ["RESET", "lease.fence"] => Sql::Reset,
+        ["SET", rest @ .., "search_path", "=", schema] => {
+            Sql::SetPath { other: *schema == "other", local: *rest == ["LOCAL"], is_shown: true }
+        }
+        ["SELECT", "look_in", schema] => Sql::SetPath { other: *schema == "'other'", local: false, is_shown: false },
+        ["SELECT", call, row, it] if call.starts_with("put_") => {
+            Sql::Call { table: Table::read(&call["put_".len()..]), row: small(row), id: id(it) }
+        }
         ["INSERT", "INTO", view, "VALUES", it] if is_view(view) => Sql::InsertBy { view: small(view), id: id(it) },
         ["INSERT", "INTO", table, "VALUES", it] => Sql::Insert { table: Table::read(table), row: 0, id: id(it) },
         ["INSERT", "INTO", table, "VALUES", row, it] => {
@@ -103,8 +110,8 @@ fn read_one(text: &str) -> Sql {
         ["DISCARD", "ALL"] => Sql::DiscardAll,
         ["SHOW", "role"] => Sql::Show("none"),
         ["SHOW", "session_authorization"] => Sql::Show("app"),
-        ["SHOW", "search_path"] => Sql::Show("public"),
-        ["SHOW", "idle_session_timeout" | "idle_in_transaction_session_timeout"] => Sql::Show("0"),
+        ["SHOW", "search_path"] => Sql::ShowPath,
+        ["SHOW", "idle_session_timeout" | "idle_in_transaction_session_timeout"] => Sql::ShowIdleTimeout,
         // Short enough that some Admits time out.
         ["SHOW", "transaction_timeout"] => Sql::Show("100ms"),
         _ if text.starts_with(QUESTION) => Sql::Question,
@@ -131,6 +138,10 @@ fn what_is_written_is_read() {
         Sql::Insert { table: Table::Shards, row: 1, id: Some(4) },
         Sql::Update { table: Table::Ticks, row: 1, id: None },
         Sql::InsertBy { view: 1, id: None },
+        Sql::SetPath { other: true, local: false, is_shown: false },
+        Sql::SetPath { other: true, local: true, is_shown: true },
+        Sql::SetPath { other: false, local: false, is_shown: true },
+        Sql::Call { table: Table::Shards, row: 3, id: Some(5) },
         Sql::CreateView { view: 1, table: Table::Jobs, replaces: true },
         Sql::CreateView { view: 2, table: Table::Notes, replaces: false },
         Sql::DropView(1),
