@@ -12,7 +12,9 @@ resources:
   - name: pgbench
     tables: [public.pgbench_accounts, public.pgbench_branches, public.pgbench_tellers, public.pgbench_history]
   - name: results
-    tables: [public.results, public.copied]
+    tables: [public.results]
+  - name: copied
+    tables: [public.copied]
   - name: job/{job}
     tables: [{name: public.jobs, key: job}]
 """
