@@ -71,7 +71,9 @@ impl<'t> Shape<'t> {
                 Lexeme::Unsure => return None,
                 // A string may continue after a line break.
                 Lexeme::Literal if last == Lexeme::Literal => return None,
-                // The lexer reads `.1.5` as two numbers, and the N of `N'a'` as part of the literal.
+                // The lexer reads `.1.in` as a number, a dot and a name.
+                Lexeme::Literal if last == Lexeme::Symbol(b'.') && piece.contains(&b'.') => return None,
+                // The lexer reads `.1` as a number, and the N of `N'a'` as part of the literal.
                 Lexeme::Literal if last == Lexeme::Symbol(b'.') || last.is(b"n") => None,
                 Lexeme::Literal => shape.literal(tokens.start()..end)?,
                 _ => None,
