@@ -238,17 +238,24 @@ struct Entry {
 
 impl Entry {
     fn new(text: &[u8], lexing: Lexing, has_rows: bool, answer: &Analysis) -> Self {
-        let script = answer
-            .as_ref()
-            .as_ref()
-            .map_or(0, |script| script.statements.iter().map(|statement| statement.weight()).sum());
-        Self { lexing, has_rows, weight: OVERHEAD + text.len() + script, answer: Arc::clone(answer), text: text.into() }
+        Self {
+            lexing,
+            has_rows,
+            weight: OVERHEAD + text.len() + weight(answer),
+            answer: Arc::clone(answer),
+            text: text.into(),
+        }
     }
 
     fn answer(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         let is_same = *self.text == *text && self.lexing == lexing && self.has_rows >= with_rows;
         is_same.then(|| Arc::clone(&self.answer))
     }
+}
+
+/// Approximate memory of the statements, in bytes.
+pub(super) fn weight(analysis: &Analysis) -> usize {
+    analysis.as_ref().as_ref().map_or(0, |script| script.statements.iter().map(|statement| statement.weight()).sum())
 }
 
 impl Statement {

@@ -6,15 +6,16 @@
 //! - search: a text has one place, so that hostile texts only displace others.
 
 use super::Lexing;
-use super::cache::Analysis;
+use super::cache::{Analysis, weight};
 use super::shape::{STRING, kind_of_number};
 use parking_lot::Mutex;
 use std::ops::Range;
 
 const PLACES: usize = 256;
 
-/// The longest text that is kept, in bytes. With their analyses, all of them take a few MiB at most.
+/// The longest text that is kept, and the heaviest analysis, in bytes: a few MiB for all places.
 const LONGEST: usize = 1024;
+const HEAVIEST: usize = 8 * 1024;
 
 /// Beginning of a text that determines its place, in bytes.
 const BEGINNING: usize = 32;
@@ -47,7 +48,7 @@ impl Recent {
         serves_rows: bool,
         analysis: &Analysis,
     ) {
-        let Some(place) = self.place(text) else { return };
+        let Some(place) = self.place(text).filter(|_| weight(analysis) <= HEAVIEST) else { return };
         let analysis = analysis.clone();
         let template = Template { text: text.into(), literals: literals.into(), lexing, serves_rows, analysis };
         // Free the other memory without the lock.

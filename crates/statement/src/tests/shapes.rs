@@ -346,6 +346,16 @@ fn recent_texts_stand_for_texts_of_their_shape_only() {
     assert!(accepted > 300, "{accepted}");
 }
 
+#[test]
+fn recent_texts_take_little_memory() {
+    for (text, is_kept) in [("BEGIN;".to_owned(), true), ("END;".repeat(250), false)] {
+        let (text, recent) = (text.as_bytes(), Recent::default());
+        let analysis = std::sync::Arc::new(analyze(text, Lexing::USUAL));
+        recent.keep(text, &[], Lexing::USUAL, true, &analysis);
+        assert_eq!(recent.find(text, Lexing::USUAL, true).is_some(), is_kept, "{} bytes", text.len());
+    }
+}
+
 /// PostgreSQL's lexer finds in the shape of a text the tokens of that text: texts of one shape have the same tokens.
 #[test]
 fn shapes_have_the_tokens_of_their_texts() {
