@@ -233,7 +233,7 @@ impl Node {
             64..74 => {
                 let (form, mut copy) = (self.form(), self.copy(alone));
                 if !alone && form != Form::Simple && copy.end == End::InvalidRow {
-                    // Nothing would tell whether the server has read the Sync within the COPY or behind it.
+                    // The proxy could not determine whether the server has read the Sync during the COPY or after it.
                     copy.end = End::Fails;
                 }
                 return Unit { form, ..Unit::copies(self.plain_table(), copy) };
@@ -248,11 +248,11 @@ impl Node {
         Unit { form: self.form(), ..Unit::simple(statements) }
     }
 
-    /// With other units behind it, the rows are there before them.
+    /// If other units follow, the client sends the rows before them.
     fn copy(&mut self, alone: bool) -> Copy {
         let rows = (0..1 + self.dice.below(3)).map(|_| self.ids.next()).collect();
         let end = match self.dice.below(10) {
-            // With another unit behind it, the proxy takes that for an unexpected message.
+            // Before another unit, the proxy would report an unexpected message.
             0 if alone => End::InvalidRow,
             0..4 if self.world.plan.unruly > 0 => End::InvalidRow,
             0 | 1 => End::Fails,

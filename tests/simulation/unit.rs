@@ -9,7 +9,7 @@ use fencegate_wire::frame::put_frame;
 use fencegate_wire::message::{put_bind, put_close_statement, put_execute, put_flush, put_parse, put_query, put_sync};
 use fencegate_wire::tag::frontend;
 
-/// `lo_creat`, and a function of a user, by their OIDs.
+/// The OIDs of `lo_creat` and of a user's function.
 pub const LARGE_OBJECT_FUNCTION: u32 = 957;
 const OTHER_FUNCTION: u32 = 20_000;
 /// The tag of the reply to a fast-path call.

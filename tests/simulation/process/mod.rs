@@ -279,7 +279,7 @@ impl Process {
         Ok(())
     }
 
-    /// `in_schema`: its table was looked up before.
+    /// `in_schema`: the server has already looked up the table.
     async fn execute(&mut self, sql: &Sql, in_schema: bool) -> Result<Answer, Diagnosis> {
         self.refuse_in_failed(Some(sql))?;
         if self.transaction.is_none() {

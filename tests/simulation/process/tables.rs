@@ -176,8 +176,8 @@ impl Process {
         self.write_guarded(fence, id, None, is_unheard || self.world.plan.guard)
     }
 
-    /// A function that writes: the proxy does not know it, and the guard decides, as `check_write` does. Where another session has
-    /// put the token in force, the simulated guard refuses, so that the proxy's repetition has more to do.
+    /// Calls a function that writes. The proxy does not know it, and the guard decides, as `check_write` does. The simulated guard also
+    /// refuses a token that another session has put in force, so that the proxy repeats more statements.
     pub(super) async fn call(&mut self, fence: Fence, id: u64) -> Result<(), Diagnosis> {
         self.lock(Thing::Table(fence.table), Mode::Beside).await?;
         let name = fence.name();

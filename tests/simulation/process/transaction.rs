@@ -11,7 +11,7 @@ pub struct Setting {
     pub local: Option<Option<String>>,
     /// `standard_conforming_strings`.
     pub plain_strings: bool,
-    /// `search_path` is the other schema; and the value of a transaction.
+    /// True if `search_path` is the other schema. `local_path`: the value until the transaction ends.
     pub other_path: bool,
     pub local_path: Option<bool>,
 }

@@ -197,7 +197,7 @@ impl Driver {
             }
             End::ServerFault(why) => {
                 let world = &self.session.host.proxy.world;
-                // The client has canceled the proxy's question between two of its own statements.
+                // A cancel request of the client has met a question of the proxy.
                 match world.plan.unruly > 0 && why.starts_with("a query of the proxy was canceled") {
                     true => world.judge.see("question ahead canceled"),
                     false => world.judge.object(format!("the server broke the protocol: {why}")),

@@ -31,7 +31,7 @@ pub(super) struct Hosting {
     policies: Arc<PolicySet>,
     receiver: watch::Receiver<Arc<PolicySet>>,
     fence: Arc<SessionFence>,
-    /// Which texts need a permit, and how long the session waits for it.
+    /// Draws the texts that need a permit, and how long the session waits for it.
     chances: Chances,
 }
 
@@ -160,7 +160,7 @@ impl Host for Hosting {
     ) -> Result<Analysis, Task> {
         let permits = self.proxy.world.plan.permits;
         if permits > 0 && !permit.as_ref().is_some_and(|permit| permit.apart) {
-            // Also with a permit: for another process.
+            // A text may need a second permit, to be parsed in another process.
             let apart = permit.is_some();
             if self.chances.next().chance(permits) {
                 return Err(Task::ParsePermit { apart });
