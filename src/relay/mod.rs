@@ -47,7 +47,7 @@ const SOCKETS: usize = 2;
 
 type SessionFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A session with the handles that a poll needs. They move with it, because to clone them takes longer.
+/// A session with the handles that a poll needs. They move with the session, because cloning them takes longer.
 struct Session {
     future: SessionFuture,
     waker: Waker,

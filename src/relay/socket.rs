@@ -183,7 +183,7 @@ impl Relayed {
         written
     }
 
-    /// Registers for writing, or no longer. If the session has blocked, it tries again when it returns.
+    /// Starts or stops waiting for the socket to be writable. A session that has blocked tries again when it returns.
     #[cold]
     fn await_writable(&self, is_blocked: bool) -> io::Result<()> {
         let interest = if is_blocked { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };

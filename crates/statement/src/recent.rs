@@ -55,8 +55,8 @@ impl Recent {
         let _replaced = place.lock().replace(template);
     }
 
-    /// Depends on the beginning up to the first literal and on the rough length. Texts with the same beginning mostly have
-    /// different lengths.
+    /// The place depends on the text's beginning, up to the first literal, and on its approximate length. Most texts with the
+    /// same beginning have different lengths.
     fn place(&self, text: &[u8]) -> Option<&Mutex<Option<Template>>> {
         if text.len() > LONGEST {
             return None;
@@ -93,7 +93,8 @@ impl Template {
     }
 }
 
-/// Length of the literal of this type at the beginning of the text. None also for some others.
+/// Length of the literal of this type at the beginning of the text. Also None for some valid literals, whose texts are then
+/// split into tokens.
 fn length_of_literal(text: &[u8], kind: u8) -> Option<usize> {
     if kind != STRING {
         let length = text.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.')).unwrap_or(text.len());
