@@ -15,7 +15,8 @@ last=$(run -c 'BEGIN' -c 'LOCK TABLE ticks IN SHARE ROW EXCLUSIVE MODE' \
 while :; do
     # The next multiple of the period.
     tick=$((($(date +%s) / period + 1) * period))
-    sleep "$(date +%s.%N | awk "{ print $tick - \$1 }")"
+    # `sleep` rejects a negative number, which a loaded machine can produce.
+    sleep "$(date +%s.%N | awk "{ left = $tick - \$1; print (left > 0 ? left : 0) }")"
     if [ "$last" ] && [ $((tick - last)) -gt "$period" ]; then
         say "skipped $(((tick - last) / period - 1))"
     fi
