@@ -20,6 +20,8 @@ TOKEN = "-c lease.fence=1"
 JOB = "\\set i :i + 1\n\\set key :client_id * 10000000 + :base + :i\nSET lease.fence = :key;\nINSERT INTO jobs VALUES (:key, 'done');\n"
 TAKEOVERS = 20
 CROWD, CROWDS = 1000, 5
+# Transactions of many clients, for each second of a run.
+CROWDED = 60_000
 # These updates cost the server more than the proxy.
 UPDATES = KINDS["simple-update, 8 clients"]
 
@@ -49,6 +51,20 @@ class Bench:
             for way in ways:
                 # Only fencegate uses the token, but all ways receive it.
                 runs[way].append(self.run(way, arguments, TOKEN))
+        return runs
+
+    def crowd(self, clients):
+        """Returns transactions per second of many clients for each proxy and run, in the second half of the run. In the first half,
+        new server processes fill their caches. PgBouncer's are not new: it reuses those of the run before."""
+        # A fixed number of transactions, because a duration would include the logins.
+        arguments = ["-n", "-S", "-M", "prepared", "-c", str(clients), "-j", "2", "-P", "1", "-t", str(CROWDED * self.seconds // clients)]
+        runs = {way: [] for way in PROXIES}
+        for _ in range(self.rounds):
+            for way in PROXIES:
+                progress = self.servers.pgbench(way, arguments, TOKEN, progress=True)
+                speeds = [float(speed) for speed in re.findall(r"^progress: .* s, ([\d.]+) tps", progress, re.MULTILINE)]
+                # In the last second, some clients have ended.
+                runs[way].append((statistics.mean(speeds[len(speeds) // 2 : -1] or speeds[-1:]),))
         return runs
 
     def guarded(self):
@@ -199,11 +215,9 @@ def main():
         for kind, arguments in kinds.items():
             print(kind, flush=True)
             cells[kind] = bench.cells(WAYS, arguments)
-        # A fixed number of transactions, because a duration would include the logins.
         for clients in [256, 1000]:
             print(f"{clients} clients", flush=True)
-            arguments = ["-S", "-M", "prepared", "-c", str(clients), "-j", "2", "-t", str(20_000 * seconds // clients)]
-            crowds[f"prepared, {clients:,} clients"] = bench.cells(PROXIES, arguments)
+            crowds[f"prepared, {clients:,} clients"] = bench.crowd(clients)
         latency, jobs, takeovers = bench.latency(), {clients: bench.tokens(clients) for clients in [16, 1]}, bench.takeovers()
         print("texts, TLS, logins, COPY", flush=True)
         more = More(bench)
@@ -215,7 +229,7 @@ def main():
         # Last, because the other proxies have different policies for the same tables.
         servers.guard("remove")
         beside = many(bench)
-    parts.append("Transactions per second (`pgbench -S`): median (minimum to maximum). PgBouncer reuses its server connections for new clients:\n\n" + table(
+    parts.append("Transactions per second (`pgbench -S`): median (minimum to maximum). PgBouncer reuses its server connections for new clients. With 256 and 1,000 clients, the second half of each run counts:\n\n" + table(
         ["", *(NAMES[way] for way in WAYS)],
         [[kind, *(spread([run[0] for run in runs[way]]) if way in runs else "" for way in WAYS)] for kind, runs in (cells | crowds).items()]
         + [["simple-update, 8 clients", *(spread([run[0] for run in updates[way]]) if way in updates else "" for way in WAYS)]]))
@@ -226,7 +240,7 @@ def main():
     parts.append("Processor time of the proxy for a transaction in microseconds: medians of user + system time (minimum to maximum of the sum):\n\n" + table(
         ["", *(NAMES[way] for way in WAYS[1:])],
         [[kind, *(processor(runs[way]) for way in WAYS[1:])] for kind, runs in cells.items()]))
-    parts.append("The same for 8 clients that send each text once, with Parse, Bind, Describe and Execute or as a Query. One thread sends for "
+    parts.append("The same for 8 clients that send each text once, with Parse, Bind, Describe and Execute or as a Query. Two processes send for "
                  "all of them:\n\n" + table(
         ["", NAMES["haproxy"], NAMES["fenced"]],
         [[kind, *(processor(runs[way]) for way in ["haproxy", "fenced"])] for kind, runs in texts.items()]))

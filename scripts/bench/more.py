@@ -1,13 +1,13 @@
 """Measurements that pgbench cannot make: texts that never repeat in the extended protocol, TLS that each proxy ends itself, many logins at
 once, and COPY of a large table."""
 
-import random, subprocess, time
+import multiprocessing, random, subprocess, time
 
 from crowd import Member, extended, simple, storm
 from servers import POLICIES
 
 WAYS = ["haproxy", "pgbouncer", "fenced"]
-SESSIONS, STORM = 8, 1000
+SESSIONS, CLIENTS, STORM = 8, 2, 1000
 READ = "SELECT abalance FROM pgbench_accounts WHERE aid "
 LINES = "INSERT INTO copied SELECT n, repeat('x', 90) FROM generate_series(1, 1000000) n"
 COPIES = {"out": "COPY copied TO STDOUT", "in": "COPY copied FROM STDIN"}
@@ -34,6 +34,23 @@ KINDS = {"Parse, a repeated text": (extended, repeated), "Parse, a trace id in a
          "Query, a trace id in a comment": (simple, traced), "Query, a list of literals": (simple, literals)}
 
 
+def send(folder, port, kind, encode, text, seconds, gate, counts):
+    """One client process: its sessions send at once, and all answers arrive before they send again."""
+    members = [Member(folder, port, kind, options="-c lease.fence=1") for _ in range(SESSIONS // CLIENTS)]
+    gate.wait()
+    begun, count = time.monotonic(), 0
+    while time.monotonic() - begun < seconds:
+        for member in members:
+            member.socket.sendall(encode(text()))
+        for member in members:
+            member.wait()
+        count += len(members)
+    gate.wait()
+    counts.put(count)
+    for member in members:
+        member.close()
+
+
 class More:
     def __init__(self, bench):
         self.bench, self.servers, self.tls = bench, bench.servers, None
@@ -51,18 +68,21 @@ class More:
         proxy = self.servers.proxies["tls" if tls and way == "fenced" else way]
         port = self.servers.tls_ports[proxy.name] if tls else proxy.port
         kind = {None: None, True: "direct" if way == "haproxy" else "asked"}[tls]
-        members = [Member(proxy.folder, port, kind, options="-c lease.fence=1") for _ in range(SESSIONS)]
-        before, begun, count = proxy.processor_time(), time.monotonic(), 0
-        while (elapsed := time.monotonic() - begun) < self.bench.seconds:
-            for member in members:
-                member.socket.sendall(encode(text()))
-            for member in members:
-                member.wait()
-            count += SESSIONS
-        used = [1e6 * (after - before) / count for before, after in zip(before, proxy.processor_time())]
-        for member in members:
-            member.close()
-        return (count / elapsed, *used)
+        gate = multiprocessing.Barrier(CLIENTS + 1, timeout=120)
+        counts = multiprocessing.Queue()
+        clients = [multiprocessing.Process(target=send, args=(proxy.folder, port, kind, encode, text, self.bench.seconds, gate, counts))
+                   for _ in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        # The logins are not measured.
+        gate.wait()
+        before = proxy.processor_time()
+        gate.wait()
+        after = proxy.processor_time()
+        count = sum(counts.get() for _ in clients)
+        for client in clients:
+            client.join()
+        return (count / self.bench.seconds, *(1e6 * (end - start) / count for start, end in zip(before, after)))
 
     def texts(self):
         """Returns the runs of each way for each kind of text. PgBouncer reads no texts."""

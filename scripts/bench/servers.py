@@ -201,13 +201,13 @@ class Servers:
         return subprocess.run([self.bin / "psql", "-XAtqc", query], env=self.proxies["direct"].environment(""), check=True,
                               capture_output=True, text=True).stdout.strip()
 
-    def pgbench(self, proxy, arguments, options=""):
-        """Runs pgbench and returns its output."""
+    def pgbench(self, proxy, arguments, options="", progress=False):
+        """Runs pgbench and returns its output, or the lines of its progress."""
         done = subprocess.run([self.bin / "pgbench", *arguments], env=self.proxies[proxy].environment(options),
                               capture_output=True, text=True, cwd=self.folder)
         if done.returncode:
             raise SystemExit(f"pgbench {arguments} by {proxy}: {done.stderr}")
-        return done.stdout
+        return done.stderr if progress else done.stdout
 
     def __exit__(self, *_):
         for child in self.children:
