@@ -86,6 +86,11 @@ impl Client {
                 let text: Vec<String> = unit.statements.iter().map(Sql::to_string).collect();
                 format!("{} says {:?}: {}", self.name, unit.form, text.join("; "))
             });
+            for statement in &unit.statements {
+                if let Sql::InsertBy { id: Some(id), .. } = statement {
+                    self.world.note_sent_by_view(*id);
+                }
+            }
             unit.put_statements(&mut output);
             if unit.copy.is_eager && self.dice.chance(50) {
                 self.send(output.split().freeze());

@@ -12,6 +12,7 @@ use super::server::Server;
 use super::sql::{SHARDS, SHARED, Table};
 use super::store::State as Gate;
 pub use fencegate_testing::dice::Dice;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub struct World {
     stalled: Mutex<Option<Vec<Client>>>,
     /// Texts that were only a string in the session that sent them: the table and the id of the write inside.
     strings: Mutex<Vec<(Table, u64)>>,
+    /// When a client has sent each write through a view, by its id.
+    sent_by_view: Mutex<HashMap<u64, Instant>>,
     calm: AtomicBool,
     calmed: Notify,
     actors: AtomicU64,
@@ -183,6 +186,7 @@ impl World {
             proxies: Mutex::default(),
             stalled: Mutex::new(Some(Vec::new())),
             strings: Mutex::default(),
+            sent_by_view: Mutex::default(),
             calm: AtomicBool::new(false),
             calmed: Notify::new(),
             actors: AtomicU64::new(0),
@@ -257,6 +261,16 @@ impl World {
     /// From now on silent clients disconnect.
     pub fn end_stalls(&self) {
         drop(self.stalled.lock().unwrap().take());
+    }
+
+    /// A client sends a write through a view.
+    pub fn note_sent_by_view(&self, id: u64) {
+        self.sent_by_view.lock().unwrap().insert(id, Instant::now());
+    }
+
+    /// When a client has sent this write through a view.
+    pub fn sent_by_view(&self, id: u64) -> Option<Instant> {
+        self.sent_by_view.lock().unwrap().get(&id).copied()
     }
 
     /// The text was a string, and its write was not executed: another session may send it.

@@ -168,7 +168,7 @@ impl Process {
         self.lock(Thing::Table(view.table), Mode::Beside).await?;
         let fence = view.table.fence(0);
         self.world.judge.see("write by a view");
-        let is_unheard = fence.table.is_fenced() && self.is_unheard(&view);
+        let is_unheard = fence.table.is_fenced() && self.is_unheard(&view, id);
         if is_unheard && self.admission(fence).is_none() {
             self.world.judge.see("stopped by the guard");
             return Err(trouble("P0001", "the guard: no admission"));
@@ -200,13 +200,15 @@ impl Process {
         })
     }
 
-    /// The session's proxy may not have known the definition when it forwarded the current statement: the statement was
-    /// forwarded earlier, or the notification of another proxy has not arrived yet.
-    fn is_unheard(&self, view: &View) -> bool {
+    /// The session's proxy may not have known the definition when it judged the current write: the statement was forwarded
+    /// earlier, or the notification of another proxy has not arrived before the statement. A statement that waits for a reading
+    /// of the catalog does not wait for a second one.
+    fn is_unheard(&self, view: &View, id: u64) -> bool {
         let sent = self.input.sent;
         let plan = &self.world.plan;
         let may_be_lost = plan.control > 0 || plan.listening > 0 || !plan.disasters.is_empty();
-        let has_heard = || self.world.server.has_heard(&self.by, view.committed, sent);
+        let arrived = self.world.sent_by_view(id).unwrap_or(sent);
+        let has_heard = || self.world.server.has_heard(&self.by, view.committed, arrived);
         let is_told_late = view.by != self.by && (may_be_lost || sent <= view.committed + HEARD_WITHIN && !has_heard());
         view.process != self.process() && (sent <= view.forwarded || is_told_late)
     }
