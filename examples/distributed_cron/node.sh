@@ -14,9 +14,9 @@ last=$(run -c 'BEGIN' -c 'LOCK TABLE ticks IN SHARE ROW EXCLUSIVE MODE' \
     -c 'SELECT extract(epoch FROM max(tick))::bigint FROM ticks' -c 'COMMIT')
 while :; do
     # The next multiple of the period.
-    tick=$((($(date +%s) / period + 1) * period))
-    # `sleep` rejects a negative number, which a loaded machine can produce.
-    sleep "$(date +%s.%N | awk "{ left = $tick - \$1; print (left > 0 ? left : 0) }")"
+    now=$(date +%s.%N)
+    tick=$(((${now%.*} / period + 1) * period))
+    sleep "$(echo "$now" | awk "{ print $tick - \$1 }")"
     if [ "$last" ] && [ $((tick - last)) -gt "$period" ]; then
         say "skipped $(((tick - last) / period - 1))"
     fi

@@ -20,7 +20,7 @@ TOKEN = "-c lease.fence=1"
 JOB = "\\set i :i + 1\n\\set key :client_id * 10000000 + :base + :i\nSET lease.fence = :key;\nINSERT INTO jobs VALUES (:key, 'done');\n"
 TAKEOVERS = 20
 CROWD, CROWDS = 1000, 5
-# Transactions of many clients, for each second of a run.
+# Number of transactions of all clients together, for each second of a run.
 CROWDED = 60_000
 # These updates cost the server more than the proxy.
 UPDATES = KINDS["simple-update, 8 clients"]

@@ -202,7 +202,7 @@ class Servers:
                               capture_output=True, text=True).stdout.strip()
 
     def pgbench(self, proxy, arguments, options="", progress=False):
-        """Runs pgbench and returns its output, or the lines of its progress."""
+        """Runs pgbench and returns its output, or its progress reports."""
         done = subprocess.run([self.bin / "pgbench", *arguments], env=self.proxies[proxy].environment(options),
                               capture_output=True, text=True, cwd=self.folder)
         if done.returncode:

@@ -201,14 +201,14 @@ impl Process {
     }
 
     /// The session's proxy may not have known the definition when it judged the current write: the statement was forwarded
-    /// earlier, or the notification of another proxy has not arrived before the statement. A statement that waits for a reading
-    /// of the catalog does not wait for a second one.
+    /// earlier, or another proxy's notification had not arrived when the client sent the write. A write that waits for a reading of
+    /// the catalog does not wait for a second one.
     fn is_unheard(&self, view: &View, id: u64) -> bool {
         let sent = self.input.sent;
         let plan = &self.world.plan;
         let may_be_lost = plan.control > 0 || plan.listening > 0 || !plan.disasters.is_empty();
-        let arrived = self.world.sent_by_view(id).unwrap_or(sent);
-        let has_heard = || self.world.server.has_heard(&self.by, view.committed, arrived);
+        let sent_by_client = self.world.sent_by_view(id).unwrap_or(sent);
+        let has_heard = || self.world.server.has_heard(&self.by, view.committed, sent_by_client);
         let is_told_late = view.by != self.by && (may_be_lost || sent <= view.committed + HEARD_WITHIN && !has_heard());
         view.process != self.process() && (sent <= view.forwarded || is_told_late)
     }
