@@ -249,6 +249,11 @@ impl Message {
             (self.wanted, self.text.read) = (0, None);
             return None;
         }
+        self.finish_held()
+    }
+
+    #[cold]
+    fn finish_held(&mut self) -> Option<Room> {
         match std::mem::take(self).room {
             MessageRoom::Granted(room) => Some(room),
             MessageRoom::Unasked | MessageRoom::Refused => None,

@@ -129,6 +129,10 @@ impl Parameter {
 
     /// A statement succeeded. `rolled_back`: the server answered a COMMIT with ROLLBACK.
     pub fn completed(&mut self, statement: &Statement, rolled_back: bool) {
+        if matches!((&statement.parameter, &statement.transaction), (ParameterEffect::None, TransactionEffect::None)) {
+            // A rollback restores the same value without a snapshot.
+            return;
+        }
         self.begin();
         let touched = self.touched;
         self.touched |= statement.parameter != ParameterEffect::None;

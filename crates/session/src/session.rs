@@ -179,6 +179,7 @@ impl Side {
     }
 
     /// Forwards or discards the received part of the current message. Returns true if the message is complete.
+    #[inline(always)]
     pub(super) fn pass_on(&mut self, output: &mut BytesMut) -> bool {
         let bytes = self.rest.min(self.input.len());
         if bytes >= MUCH && output.is_empty() && !self.discard {

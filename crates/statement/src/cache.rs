@@ -262,6 +262,14 @@ impl Statement {
     /// The bytes that it keeps in memory, about.
     pub fn weight(&self) -> usize {
         const STRING: usize = 24;
+        let read = |it: &RelationName| size_of::<RelationName>() + STRING + it.names().map(str::len).sum::<usize>();
+        let always = size_of::<Statement>()
+            + self.reads.iter().map(read).sum::<usize>()
+            + size_of::<Declared>() * self.declared.len();
+        // Most statements have no other names.
+        if self.only_reads() && self.functions.is_empty() {
+            return always;
+        }
         let inner = match &self.prepared {
             PreparedEffect::Prepare { statement, .. } => statement.weight(),
             PreparedEffect::Execute { arguments, .. } => arguments
@@ -270,15 +278,9 @@ impl Statement {
                 .sum(),
             _ => 0,
         };
-        size_of::<Statement>()
+        always
             + self.names().map(|name| STRING + 2 * size_of::<String>() + name.len()).sum::<usize>()
-            + self
-                .reads
-                .iter()
-                .map(|it| size_of::<RelationName>() + STRING + it.names().map(str::len).sum::<usize>())
-                .sum::<usize>()
             + self.writes.iter().map(|write| write.rows.weight()).sum::<usize>()
-            + size_of::<Declared>() * self.declared.len()
             + inner
     }
 }

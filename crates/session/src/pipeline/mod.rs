@@ -79,14 +79,14 @@ struct Owed {
 }
 
 impl Owed {
-    fn add(&mut self, reply: &Reply) {
-        reply.effects.places().for_each(|place| self.counts[place] += 1);
-        self.weight += reply.weight;
+    fn add(&mut self, effects: Effects, weight: usize) {
+        effects.places().for_each(|place| self.counts[place] += 1);
+        self.weight += weight;
     }
 
-    fn remove(&mut self, reply: &Reply) {
-        reply.effects.places().for_each(|place| self.counts[place] -= 1);
-        self.weight -= reply.weight;
+    fn remove(&mut self, effects: Effects, weight: usize) {
+        effects.places().for_each(|place| self.counts[place] -= 1);
+        self.weight -= weight;
     }
 
     /// Returns true if an entry may have one of these effects.
@@ -165,9 +165,9 @@ impl Pipeline {
             self.flush_sent = self.is_full();
         }
         let effects = to.effects().with(Effects::WRITES, is_admitted).with(Effects::REJECTS, audience.is_rejection());
-        let reply = Reply { weight: to.weight(), to, audience, effects };
-        self.owed.add(&reply);
-        self.queue.push_back(reply);
+        let weight = to.weight();
+        self.owed.add(effects, weight);
+        self.queue.push_back(Reply { to, audience, effects, weight });
     }
 
     /// Returns true if the server owes nothing.
@@ -214,11 +214,8 @@ impl Pipeline {
 
     /// Removes the entry whose reply is complete.
     pub fn pop(&mut self) -> Option<Reply> {
-        let reply = self.queue.pop_front()?;
-        self.owed.remove(&reply);
-        while self.queue.front().is_some_and(|reply| reply.to.is_copy()) {
-            self.queue.pop_front();
-        }
+        let reply = self.queue.front()?;
+        self.owed.remove(reply.effects, reply.weight);
         let runs_code = reply.effects.has(Effects::LEXING);
         // The type of a literal decides how it is read: one of an array or row of domains runs their checks.
         self.unreported.code_ran |= runs_code || matches!(reply.to, Request::Parse { .. });
@@ -228,7 +225,11 @@ impl Pipeline {
             self.unreported.lexing = false;
             self.unreported.path |= std::mem::take(&mut self.unreported.code_ran);
         }
-        Some(reply)
+        let answered = self.queue.pop_front();
+        while self.queue.front().is_some_and(|reply| reply.to.is_copy()) {
+            self.queue.pop_front();
+        }
+        answered
     }
 
     /// Returns true if an entry may change `lease.fence`.
@@ -289,7 +290,7 @@ impl Pipeline {
         let sync = self.queue.iter().position(|reply| matches!(reply.to, Request::Sync));
         self.skipping = sync.is_none();
         let skipped: Vec<Reply> = self.queue.drain(..sync.unwrap_or(self.queue.len())).collect();
-        skipped.iter().for_each(|reply| self.owed.remove(reply));
+        skipped.iter().for_each(|reply| self.owed.remove(reply.effects, reply.weight));
         skipped
     }
 
