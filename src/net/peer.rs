@@ -111,7 +111,17 @@ impl Source {
     ///
     /// # Errors
     /// The socket's errors.
+    #[inline]
     pub fn poll_fill(&mut self, context: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+        // Most calls.
+        if self.half.is_drained() {
+            give_back(input);
+            return Poll::Pending;
+        }
+        self.poll_read(context, input)
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         if self.half.poll_readable(context)?.is_pending() {
             give_back(input);
             return Poll::Pending;
@@ -221,6 +231,7 @@ pub fn give_back(buffer: &mut BytesMut) {
     }
 }
 
+#[inline(never)]
 fn keep(mut buffer: BytesMut) {
     // A buffer that was used a little can be used on.
     if (buffer.capacity() >= SPARE / 2 || buffer.try_reclaim(SPARE)) && buffer.capacity() < 2 * SPARE {

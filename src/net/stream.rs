@@ -1,7 +1,7 @@
 //! Sockets to clients and to the server: TCP, with or without TLS, or Unix.
 
 use crate::config::{Address, Origin};
-use crate::relay::{self, Relayed};
+use crate::relay::{self, Readiness, Relayed};
 use fencegate_postgres::connect_tcp;
 use fencegate_postgres::tls::Secured;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -162,7 +162,7 @@ impl Stream {
             }
             Stream::Tls(stream, _) => {
                 let (read, write) = tokio_io::split(stream);
-                (ReadHalf::Tls(read), WriteHalf::Tls(write))
+                (ReadHalf::Tls(read, TlsInput::default()), WriteHalf::Tls(write))
             }
         }
     }
@@ -229,8 +229,17 @@ impl AsyncWrite for Carrier {
 pub enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
     Unix(unix::OwnedReadHalf),
-    Tls(tokio_io::ReadHalf<Box<TlsStream<Carrier>>>),
+    Tls(tokio_io::ReadHalf<Box<TlsStream<Carrier>>>, TlsInput),
     Relayed(Arc<Relayed>),
+}
+
+/// Whether TLS may have input.
+#[derive(Debug, Default)]
+pub struct TlsInput {
+    /// Readiness of the socket under TLS, if it is at a relay.
+    readiness: Option<Arc<Readiness>>,
+    /// The last read found nothing. After any other read, TLS may hold more.
+    is_drained: bool,
 }
 
 /// The writing half of a socket. Without TLS, and unless it is at a relay, dropping it signals the end of the output to the other side.
@@ -243,6 +252,17 @@ pub enum WriteHalf {
 }
 
 impl ReadHalf {
+    /// Returns true if a read would find nothing, as far as a relay knows.
+    pub fn is_drained(&self) -> bool {
+        match self {
+            ReadHalf::Relayed(socket) => !socket.readiness().is_readable(),
+            ReadHalf::Tls(_, TlsInput { readiness: Some(readiness), is_drained }) => {
+                *is_drained && !readiness.is_readable()
+            }
+            _ => false,
+        }
+    }
+
     /// Ready when there may be input, so that waiting requires no buffer. Always ready with TLS, because only a read
     /// can determine whether there is input.
     ///
@@ -252,9 +272,7 @@ impl ReadHalf {
         match self {
             ReadHalf::Tcp(half) => half.as_ref().poll_read_ready(context),
             ReadHalf::Unix(half) => half.as_ref().poll_read_ready(context),
-            ReadHalf::Tls(_) => Poll::Ready(Ok(())),
-            ReadHalf::Relayed(socket) if !socket.is_readable() => Poll::Pending,
-            ReadHalf::Relayed(_) => Poll::Ready(Ok(())),
+            ReadHalf::Relayed(_) | ReadHalf::Tls(..) => Poll::Ready(Ok(())),
         }
     }
 
@@ -278,14 +296,16 @@ impl ReadHalf {
             (ReadHalf::Unix(read), WriteHalf::Unix(write)) => {
                 read.reunite(write).map_err(io::Error::other)?.into_std()?.into()
             }
-            (ReadHalf::Tls(read), WriteHalf::Tls(write)) if read.is_pair_of(&write) => {
+            (ReadHalf::Tls(read, _), WriteHalf::Tls(write)) if read.is_pair_of(&write) => {
                 let mut stream = read.unsplit(write);
                 let carrier = stream.get_mut().0;
                 // Copy the descriptor, because the original cannot be moved out of the TLS stream.
                 let copy = carrier.tcp()?.as_fd().try_clone_to_owned()?;
-                *carrier = Carrier::Relayed(relay::register(copy)?);
+                let socket = relay::register(copy)?;
+                let input = TlsInput { readiness: Some(socket.readiness().clone()), is_drained: false };
+                *carrier = Carrier::Relayed(socket);
                 let (read, write) = tokio_io::split(stream);
-                return Ok((ReadHalf::Tls(read), WriteHalf::Tls(write)));
+                return Ok((ReadHalf::Tls(read, input), WriteHalf::Tls(write)));
             }
             _ => return Err(io::ErrorKind::InvalidInput.into()),
         };
@@ -299,7 +319,11 @@ impl AsyncRead for ReadHalf {
         match self.get_mut() {
             ReadHalf::Tcp(half) => Pin::new(half).poll_read(context, buffer),
             ReadHalf::Unix(half) => Pin::new(half).poll_read(context, buffer),
-            ReadHalf::Tls(half) => Pin::new(half).poll_read(context, buffer),
+            ReadHalf::Tls(half, input) => {
+                let read = Pin::new(half).poll_read(context, buffer);
+                input.is_drained = read.is_pending();
+                read
+            }
             ReadHalf::Relayed(socket) => socket.poll_read(buffer),
         }
     }

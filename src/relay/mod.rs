@@ -17,12 +17,11 @@
 
 mod socket;
 
-pub use socket::Relayed;
+pub use socket::{Readiness, Relayed};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Token};
 use parking_lot::Mutex;
-use socket::Readiness;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -134,6 +133,9 @@ impl Wake for Wakeup {
 thread_local! {
     /// The thread's state while it polls a session that has not blocked.
     static CORE: Cell<Option<Box<Core>>> = const { Cell::new(None) };
+    /// True if the waker of the session that is being polled was called since the session last called [`take_woken`]. None if no
+    /// relay polls a session here.
+    static IS_WOKEN: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
 /// None if no relay polls a session here, or the session has blocked.
@@ -177,6 +179,8 @@ impl Relay {
 pub fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R {
     match CORE.take() {
         Some(core) => {
+            // A later call of the waker leads to another poll.
+            IS_WOKEN.set(Some(true));
             // If the system starts no more threads, this one continues after the work.
             Handle::current().spawn_blocking(move || run(core));
             work()
@@ -187,7 +191,11 @@ pub fn without_delaying_others<R>(work: impl FnOnce() -> R) -> R {
 
 /// Returns false if only sockets have woken the session since the last call.
 pub fn take_woken() -> bool {
-    with_core(|core| std::mem::take(&mut core.places[core.current].is_woken)).unwrap_or(true)
+    let is_woken = IS_WOKEN.get();
+    if is_woken == Some(true) {
+        IS_WOKEN.set(Some(false));
+    }
+    is_woken != Some(false)
 }
 
 /// Lets the other sessions of the thread go first.
@@ -236,15 +244,18 @@ fn poll_session(mut core: Box<Core>, place: usize) -> Option<Box<Core>> {
     let it = &mut core.places[place];
     it.is_ready = false;
     let Some(Session { mut future, waker, inbox }) = it.session.take() else { return Some(core) };
-    it.is_woken |= it.wakeup.take();
+    let was_woken = std::mem::take(&mut it.is_woken);
+    IS_WOKEN.set(Some(it.wakeup.take() | was_woken));
     core.current = place;
     CORE.set(Some(core));
     // The panic hook has logged the panic.
     let poll = || future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
     let is_over = catch_unwind(AssertUnwindSafe(poll)).unwrap_or(true);
     let future = if is_over { discard(future) } else { Some(future) };
+    let is_woken = IS_WOKEN.take() == Some(true);
     match CORE.take() {
         Some(mut core) => {
+            core.places[place].is_woken = is_woken;
             core.put_back(place, future.map(|future| Session { future, waker, inbox }));
             Some(core)
         }
@@ -288,7 +299,9 @@ impl Core {
     fn take_messages(&mut self) {
         let Messages { begun, woken, unblocked } = std::mem::take(&mut *self.inbox.messages.lock());
         for (place, session) in unblocked {
-            self.places[place].sockets.iter().flatten().for_each(|readiness| readiness.doubt());
+            let it = &mut self.places[place];
+            it.is_woken = true;
+            it.sockets.iter().flatten().for_each(|readiness| readiness.doubt());
             self.put_back(place, session);
             self.make_ready(place);
         }

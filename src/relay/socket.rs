@@ -72,6 +72,11 @@ impl Readiness {
         self.0.load(Ordering::Relaxed) & bit > 0
     }
 
+    /// Returns true if a read may succeed.
+    pub fn is_readable(&self) -> bool {
+        self.has(READABLE)
+    }
+
     fn clear(&self, bit: u8) {
         self.0.fetch_and(!bit, Ordering::Relaxed);
     }
@@ -104,9 +109,9 @@ impl Relayed {
         Relayed { socket, token, readiness }
     }
 
-    /// Returns true if a read may succeed.
-    pub fn is_readable(&self) -> bool {
-        self.readiness.has(READABLE)
+    /// The operations for which the socket may be ready.
+    pub fn readiness(&self) -> &Arc<Readiness> {
+        &self.readiness
     }
 
     /// Appends received bytes, up to this many.

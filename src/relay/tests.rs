@@ -211,6 +211,27 @@ fn a_wake_up_counts_until_the_session_takes_it() {
 }
 
 #[test]
+fn a_wake_up_before_a_session_blocks_counts_when_it_returns() {
+    let (relay, _runtime) = relay();
+    let (tell, told) = mpsc::channel();
+    let (wake, woken) = tokio::sync::oneshot::channel();
+    relay.begin(async move {
+        take_woken();
+        woken.await.unwrap();
+        without_delaying_others(|| ());
+        let mut is_first = true;
+        poll_fn(|_| if std::mem::take(&mut is_first) { Poll::Pending } else { Poll::Ready(()) }).await;
+        tell.send(take_woken()).unwrap();
+    });
+    // The first poll of the session is over once a later session is served.
+    let (mut near, far) = pair();
+    relay.begin(echo(far));
+    is_echoed(&mut near, b"bytes");
+    wake.send(()).unwrap();
+    assert!(told.recv_timeout(LIMIT).unwrap());
+}
+
+#[test]
 fn an_event_of_an_earlier_session_in_the_same_place_does_no_harm() {
     let (relay, _runtime) = relay();
     let (mut near, far) = pair();
@@ -352,7 +373,7 @@ fn a_session_is_not_polled_for_what_it_knows() {
         if let Some(far) = far.take() {
             socket = Some(register(far).unwrap());
         }
-        tell.send(socket.as_ref().unwrap().is_readable()).unwrap();
+        tell.send(socket.as_ref().unwrap().readiness.is_readable()).unwrap();
         Poll::<()>::Pending
     }));
     assert_eq!(told.recv_timeout(LIMIT), Ok(true));

@@ -26,6 +26,13 @@ fn allowed() {
 }
 
 #[test]
+fn a_record_longer_than_a_read_is_read_to_its_end() {
+    let world = World::start(&[]);
+    let text = format!("SELECT 1 /*{}*/", "x".repeat(3000));
+    assert_eq!(psql(&world.proxy.address(), "sslmode=require", &text).unwrap(), "1");
+}
+
+#[test]
 fn required() {
     let world = World::start(&["--tls", "require"]);
     assert_eq!(world.psql("sslmode=require").unwrap(), "in");
