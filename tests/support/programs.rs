@@ -160,6 +160,19 @@ fn client(program: &str, address: &Address, database: &str) -> Command {
     command
 }
 
+/// The same command, which is terminated after this many seconds.
+pub fn limited(seconds: u32, command: &Command) -> Command {
+    let mut limited = Command::new("timeout");
+    limited.arg(seconds.to_string()).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited
+}
+
 /// Gives the program this server, as the superuser, and no other settings for PostgreSQL.
 pub fn for_address(command: &mut Command, address: &Address, database: &str) {
     let (host, port) = address.host_and_port();

@@ -49,7 +49,7 @@ pub fn leak(text: String) -> &'static str {
 /// The output or error of psql. The connection parameters may override user and host.
 pub fn psql(address: &Address, parameters: &str, sql: &str) -> Result<String, String> {
     let home = Folder::new("home");
-    let mut command = programs::psql(address, "postgres");
+    let mut command = programs::limited(60, &programs::psql(address, "postgres"));
     // psql would use certificates in the home folder.
     command.env("HOME", home.path());
     let output = command.args(["-At", "-c", sql, "-d", parameters]).output().unwrap();

@@ -341,11 +341,8 @@ fn link_fault(dice: &mut Dice) -> LinkFault {
 
 /// Returns the output of psql; None if the server is unreachable, fails the query, or does not answer.
 fn ask(address: &Address, database: &str, sql: &str) -> Option<String> {
-    let psql = programs::psql(address, database);
-    let mut command = Command::new("timeout");
-    command.arg("5").arg(psql.get_program()).args(psql.get_args()).args(["-qAt", "-c", sql]);
-    programs::for_address(&mut command, address, database);
-    let output = command.output().unwrap();
+    let mut command = programs::limited(5, &programs::psql(address, database));
+    let output = command.args(["-qAt", "-c", sql]).output().unwrap();
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
 }
 
