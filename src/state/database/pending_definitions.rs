@@ -25,6 +25,8 @@ struct All {
     /// Definitions of transactions that ended since the catalog was read, each with the count of doubts at that end: a
     /// statement that precedes the end may be judged by an older reading.
     ended: Vec<(u64, Arc<PendingDefinitions>)>,
+    /// The catalog was read as of this count of doubts.
+    read: u64,
 }
 
 /// Maximum number of ended transactions. If there are more, all names are suspect.
@@ -38,10 +40,12 @@ impl AllDefinitions {
         });
     }
 
-    /// Withdraws a session's definitions. They count until the catalog is read as of this count of doubts.
+    /// Withdraws a session's definitions. They count until the catalog is read as of this count of doubts. If they failed,
+    /// or another session was faster, it was read already, and the next reading may be far off.
     pub fn withdraw(&self, session: u64, doubts: u64) {
         self.change(|all| {
-            let Some(suspects) = all.by_session.remove(&session).filter(|suspects| !suspects.is_empty()) else {
+            let withdrawn = all.by_session.remove(&session);
+            let Some(suspects) = withdrawn.filter(|suspects| !suspects.is_empty() && doubts > all.read) else {
                 return;
             };
             if all.ended.len() < MOST_ENDED {
@@ -54,7 +58,10 @@ impl AllDefinitions {
 
     /// Removes definitions that the catalog includes, because it was read as of this count of doubts.
     pub fn forget_read(&self, doubts: u64) {
-        self.change(|all| all.ended.retain(|(since, _)| *since > doubts));
+        self.change(|all| {
+            all.read = all.read.max(doubts);
+            all.ended.retain(|(since, _)| *since > doubts);
+        });
     }
 
     fn change(&self, how: impl FnOnce(&mut All)) {
@@ -98,15 +105,26 @@ mod tests {
         assert!(all.is_empty() && all.except(2).is_empty());
     }
 
+    /// Definitions that failed leave no doubt. For others, a reading can be complete before their session withdraws them.
+    #[test]
+    fn ended_definitions_do_not_count_if_they_were_read_before() {
+        let all = AllDefinitions::default();
+        all.publish(1, &PendingDefinitions::everything());
+        all.forget_read(3);
+        assert!(!all.is_empty());
+        all.withdraw(1, 3);
+        assert!(all.is_empty());
+    }
+
     #[test]
     fn too_many_ended_definitions_are_merged() {
         let all = AllDefinitions::default();
-        for session in 0..=MOST_ENDED as u64 {
+        for session in 1..=MOST_ENDED as u64 + 1 {
             all.publish(session, &PendingDefinitions::everything());
             all.withdraw(session, session);
         }
         assert_eq!(all.except(0).len(), 1);
-        all.forget_read(MOST_ENDED as u64 - 1);
+        all.forget_read(MOST_ENDED as u64);
         assert!(!all.is_empty());
     }
 }

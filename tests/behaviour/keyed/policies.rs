@@ -37,6 +37,17 @@ fn operations_that_are_left_free_have_no_key() {
     assert_eq!(code(&mut world.login(), "INSERT INTO shard_ticks (shard, id) VALUES (3, 1)"), "LF002");
 }
 
+/// The catalog is not read again, because nothing was changed.
+#[test]
+fn a_definition_that_failed_does_not_count_for_other_sessions() {
+    let policies = POLICIES.replace("key: shard", "key: shard, operations: [insert, update, delete]");
+    let world = Fenced::start(SCHEMA, &policies);
+    let mut holder = holder(&world, "shard/3=1");
+    ok(&mut holder, "INSERT INTO shard_ticks (shard, id) VALUES (3, 1)");
+    assert_eq!(code(&mut world.login(), "ALTER TABLE shard_ticks ADD COLUMN id int"), "42701");
+    ok(&mut holder, "INSERT INTO shard_ticks (shard, id) VALUES (3, 2)");
+}
+
 #[test]
 fn an_opaque_statement_may_write_any_key() {
     let insert = "DO $$ BEGIN INSERT INTO shard_ticks VALUES (3, 1); END $$";
