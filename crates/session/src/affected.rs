@@ -1,7 +1,8 @@
-//! The resources that a statement touches, directly or by way of others: each once. A keyed table has one for the key of each
-//! row that the statement touches.
+//! The resources that a statement affects, directly or through other objects. Each occurs once; a keyed table has one
+//! for the
+//! key of each affected row.
 //!
-//! Must never leave out a resource that the statement may write, nor guess a key: a write with an unknown one is rejected.
+//! Must never omit a resource that the statement may write, nor guess a key: a write with an unknown key is rejected.
 
 use super::pending_definitions::CatalogView;
 use super::rejection::Rejection;
@@ -13,17 +14,17 @@ use fencegate_statement::{FunctionName, Operation, RelationName, Statement, Stat
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// A resource that a statement touches.
+/// A resource that a statement affects.
 pub struct AffectedResource {
     pub resource: Arc<Resource>,
     /// Set if the statement writes; otherwise it only locks.
     pub writes: bool,
-    /// The keys of a keyed resource; `None` for any other. Empty where only the guard can tell them, and where the statement
-    /// shows that it affects no row.
+    /// The keys of a keyed resource; `None` for any other. Empty if only the guard can determine them, or if the
+    /// statement affects no row.
     pub keys: Option<Vec<KeyedResource>>,
 }
 
-/// The resources that a statement touches, as far as its text and the catalog tell.
+/// The resources that a statement affects, as far as its text and the catalog show.
 pub fn affected_resources(statement: &Statement, policies: &PolicySet, seen: &CatalogView) -> Vec<AffectedResource> {
     let CatalogView { catalog, dependencies, .. } = seen;
     let mut affected = AffectedResources::default();
@@ -57,7 +58,8 @@ pub fn affected_resources(statement: &Statement, policies: &PolicySet, seen: &Ca
     affected.0
 }
 
-/// The privileges by which the statement affects the resource, which may be a key's.
+/// The privileges that the statement needs for its writes to the resource, which may be that of a key, and for its
+/// calls.
 pub fn privileges(
     statement: &Statement,
     policies: &PolicySet,
@@ -90,7 +92,7 @@ pub fn privileges(
 pub enum IndirectTarget {
     /// A fenced table, with the relation that leads to it.
     Table(RelationName),
-    /// A function of the policies; it may name it.
+    /// A function of the policies. The statement may name it.
     Function(FunctionName),
 }
 
@@ -138,7 +140,7 @@ fn keys_of(
     let column = catalog.key_column(table);
     let is_guarded = columns == Columns::OfTable && column.is_some_and(|column| column.is_guarded);
     if statement.kind == StatementKind::CopyFrom && is_guarded {
-        // The guard looks at each row. Those of a child it need not see.
+        // The guard checks each row. It may not see the rows of a child table.
         return Vec::new();
     }
     resources(resource, table, column, write, columns)
@@ -170,9 +172,9 @@ pub type KeyedResource = Result<(Arc<Resource>, bool), Rejection>;
 /// The relation between the columns of the relation that a statement names and those of the keyed table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Columns {
-    /// It is the table.
+    /// The relation is the table.
     OfTable,
-    /// They have the same names, in another order maybe.
+    /// The columns have the same names, possibly in another order.
     SameNames,
     /// Nothing is known.
     Others,
@@ -226,14 +228,14 @@ pub fn resources(
     found
 }
 
-/// A statement of this kind may write the rows of any key.
+/// The rejection of a statement that may write rows of any key.
 pub fn any(keyed: &Resource, kind: StatementKind) -> Rejection {
     let why = format!("{kind} may write rows of every key of {}", keyed.name);
     let hint = "Write to the table directly. Or install the guard, which checks each row, and set `opaque: allow`.";
     Rejection::UnknownKey { resource: keyed.name.clone(), why, hint, by_bare_name: None }
 }
 
-/// Operators or types in the statement may be others than those of pg_catalog: its keys are unknown.
+/// The rejection of a statement whose operators or types may not be those of pg_catalog: its keys are unknown.
 pub fn by_path(keyed: &Resource) -> Rejection {
     let why = format!(
         "its unqualified operators or types may not be those of pg_catalog, so the keys of {} are unknown",

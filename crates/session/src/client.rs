@@ -1,9 +1,11 @@
 //! Messages from the client: those that need a verdict wait for it, all others are forwarded.
 //!
 //! Owns how much of the message at hand has to arrive before it is judged, and the room for long messages that are held whole.
+//! Owns how much of the current message has to arrive before it is judged, and the room for long messages that are held
+//! whole.
 //! Must never
 //! - forward a message of unknown effect where statements are judged;
-//! - hold a long message without room for all of it: the bound of the memory that all sessions hold together depends on that.
+//! - hold a long message without room for all of it: the memory limit for all sessions together depends on that.
 
 use super::host::Host;
 use super::message::{MessageRoom, Stage, Verdict};
@@ -32,7 +34,7 @@ const SKIPPED: [u8; 11] = [
     frontend::COPY_FAIL,
 ];
 
-/// Number of messages in one step: many small ones together may take long, and the driver checks the clock between steps.
+/// Number of messages in one step. The driver checks the clock between steps, and many small messages may take long.
 const MAX_AT_ONCE: usize = 64;
 
 impl<H: Host> Session<H> {
@@ -77,13 +79,14 @@ impl<H: Host> Session<H> {
             return Err(ClientFault::Unjudged("Sync or Flush that is not empty"));
         }
         if self.pipeline.is_skipping() && SKIPPED.contains(&header.tag) {
-            // The server would ignore it. Forwarded, the message would run unjudged if the proxy were wrong about that.
+            // The server would ignore the message. Forwarded, it would run unjudged if the proxy were wrong about that.
             return Ok(self.drop_message(header));
         }
         let judged = self.host.is_fenced();
         match header.tag {
             frontend::SYNC if judged && self.pipeline.is_copying_in() => {
-                // The server would ignore it, unless the COPY has failed: then it is unknown whether the server still skips.
+                // The server would ignore the Sync, unless the COPY has failed: then it is unknown whether the server
+                // still skips.
                 self.pipeline.withhold_sync();
                 return Ok(self.drop_message(header));
             }
@@ -125,7 +128,7 @@ impl<H: Host> Session<H> {
         Ok(true)
     }
 
-    /// Forwards a message as it comes.
+    /// Forwards a message unchanged.
     pub(super) fn pass(&mut self, header: Header, request: Option<Request>) {
         self.begin_forwarding();
         self.pipeline.note_part(request.as_ref());
@@ -155,7 +158,7 @@ impl<H: Host> Session<H> {
         true
     }
 
-    /// Holds a message back until the server owes nothing. Returns true when that cannot be, and rejects it.
+    /// Holds a message back until the server owes nothing. If that cannot happen, rejects the message and returns true.
     pub(super) fn hold(&mut self, header: Header) -> bool {
         let Verdict::Reject(_, rejection) = self.settle() else { return false };
         self.discard(header, rejection, &Statement { kind: StatementKind::Unspecified, ..Statement::default() });
@@ -170,14 +173,14 @@ impl<H: Host> Session<H> {
         true
     }
 
-    /// Forwards the message nowhere. The server raises the error where the message ends.
+    /// Discards the message. At its end, the server raises the error.
     pub(super) fn discard(&mut self, header: Header, rejection: Rejection, statement: &Statement) {
         self.report_rejection(&rejection, statement);
         self.drop_message(header);
         self.message.set_stage(Stage::Discarding { tag: header.tag, rejection: Box::new(rejection) });
     }
 
-    /// The message at hand has been answered with an error.
+    /// Drops the current message, which has been answered with an error.
     pub(super) fn drop_held_message(&mut self) {
         let Ok(Some(header)) = Header::from_client(&self.client.input) else { return };
         self.finish_message();
@@ -188,10 +191,10 @@ impl<H: Host> Session<H> {
     }
 }
 
-/// The longest statement that is held to be judged, in bytes; longer ones are unverifiable.
+/// Maximum length of a statement that is held to be judged, in bytes. Longer ones are unverifiable.
 const MAX_STATEMENT: usize = 16 * 1024 * 1024;
 
-/// Every session may hold this many bytes without room.
+/// Number of bytes that every session may hold without room.
 const LONG: usize = 1024 * 1024;
 
 /// The two names in a Bind end within this many bytes.
@@ -204,7 +207,7 @@ impl<H: Host> Session<H> {
         self.client.input.len() >= header.frame()
     }
 
-    /// Returns true when the body has that many NUL-terminated strings at its start, or all of the message has arrived.
+    /// Returns true when the body begins with that many NUL-terminated strings, or the whole message has arrived.
     pub(super) fn has_strings(&mut self, header: Header, count: usize) -> Result<bool, ClientFault> {
         if header.body <= MAX_NAMES && self.client.input.len() >= header.frame() {
             return Ok(true);

@@ -1,7 +1,7 @@
 //! The changes that a session's open transaction has made in the catalog, and whether they leave it in doubt which
-//! relations lead to fenced tables. A write of another session that waits for the lock of a definition was judged before the
-//! commit and runs after it, and a commit may be done before the proxy sees it. Definitions therefore count for other sessions
-//! too.
+//! relations lead to fenced tables. They count for other sessions, too: a write that waits for the lock of a definition
+//! was
+//! judged before the commit and runs after it, and the proxy may see a commit late.
 
 use super::affected::affected_resources;
 use super::host::Host;
@@ -14,7 +14,7 @@ use fencegate_statement::Statement;
 pub struct Definitions {
     own: PendingDefinitions,
     extent: Extent,
-    /// The doubts that there were when the first of them was forwarded.
+    /// The host's count of doubts when the first definition was forwarded.
     since: u64,
     /// A definition may hide the catalog's own operators or types in key comparisons.
     shadow_keys: bool,
@@ -25,10 +25,10 @@ pub struct Definitions {
 enum Extent {
     #[default]
     Nothing,
-    /// It names all that it changes, which has nothing to do with fenced tables.
+    /// The definition names everything that it changes, and none of it concerns fenced tables.
     Harmless,
-    /// It may change relations that it does not name. It counts only once it is done: a role that may run it could also take
-    /// the next step there.
+    /// The definition may change relations that it does not name. It counts only once it is done: a role that may run
+    /// it could also take the next step there.
     Unnamed,
     /// Others were defining objects that may concern fenced tables. This definition may build on theirs, and counts for
     /// other sessions.
@@ -63,7 +63,7 @@ impl Definitions {
         } else if !others.is_empty() {
             Extent::BesideOthers
         } else if statement.changes_unnamed || seen.catalog.has_event_triggers() || policies.has_functions() {
-            // Nor does it name the functions that it calls.
+            // The statement does not name the functions that it calls either.
             Extent::Unnamed
         } else {
             Extent::Harmless
@@ -79,12 +79,13 @@ impl Definitions {
         }
     }
 
-    /// Until the transaction ends, the catalog says less about fenced tables than there is.
+    /// Returns true if the catalog may lack paths to fenced tables until the transaction ends.
     pub fn concern_fences(&self) -> bool {
         self.extent == Extent::Fences
     }
 
-    /// Within this transaction the text does not tell which operators and types tell a key.
+    /// Returns true if, within this transaction, the text does not show which operators and types a key comparison
+    /// uses.
     pub fn shadow_keys(&self) -> bool {
         self.shadow_keys
     }
@@ -97,13 +98,13 @@ impl Definitions {
     /// Called before a transaction with definitions is withdrawn. Returns true if they cannot concern fenced tables,
     /// neither alone nor with definitions that others have made since or are making.
     pub fn pass_as_harmless(&self, host: &impl Host) -> bool {
-        // This order matters: a session that has left the others has first left a doubt.
+        // The order matters: a session notes a doubt before it withdraws its definitions.
         self.extent == Extent::Harmless
             && host.definitions_of_others().is_empty()
             && host.note_harmless_change(self.since)
     }
 
-    /// The transaction has ended, and the catalog was forgotten since, or need not be.
+    /// Withdraws the definitions of an ended transaction, after the catalog was forgotten if necessary.
     pub fn withdraw(&mut self, host: &impl Host) {
         if self.count_for_others() {
             host.withdraw_definitions();

@@ -1,7 +1,7 @@
 //! The extended protocol: Parse, Bind, Execute and Close, and the types and values of parameters, where keys depend on them.
 //!
-//! Must never judge a message by the meaning of a name that a reply may still change, nor decode a value in another way than the
-//! server does.
+//! Must never judge a message by the meaning of a name that a reply may still change, nor decode a value differently
+//! than the server does.
 
 use super::host::Host;
 use super::judge::opaque;
@@ -97,7 +97,7 @@ impl<H: Host> Session<H> {
             false => statement,
         };
         let Some(statement) = self.with_path(statement) else { return Ok(false) };
-        // The relations of its query, too, are those that the path gives them now.
+        // The query's relations also have the meaning that the path gives them now.
         let mut alone = [statement];
         let behind = self.wait_behind_admit(&alone);
         let held = behind.or_else(|| self.resolve_by_path(&mut alone, Lookup::AtBind));
@@ -118,7 +118,7 @@ impl<H: Host> Session<H> {
         Ok(true)
     }
 
-    /// The search path gives a portal's names their meaning when it is bound. Returns `None` if the server has to be asked.
+    /// Binding a portal resolves its names by the search path. Returns `None` if the server must be queried first.
     fn with_path(&mut self, statement: Arc<Statement>) -> Option<Arc<Statement>> {
         let matters = statement.keys_by_path && !statement.writes.is_empty() && self.host.policies().has_keys();
         if !matters || self.settings.parameter.failed() {
@@ -207,7 +207,7 @@ fn only_statement(read: &Result<Script, Unreadable>) -> Arc<Statement> {
     }
 }
 
-/// The values of a Bind; none if the message has not arrived whole.
+/// The values of a Bind; empty if the message has not arrived whole.
 pub(super) fn bound_values(client: &Side, header: Header) -> Vec<Bound<'_>> {
     let body = client.input.get(HEADER..header.frame()).unwrap_or_default();
     let values = split_string(body).and_then(|(_portal, rest)| split_string(rest));
@@ -237,7 +237,7 @@ fn argument<'v>(value: Bound<'v>, settings: &Settings, pipeline: &Pipeline) -> A
     }
 }
 
-/// Returns true if a value for a key may be read in another way once the effect of forwarded messages is known.
+/// Returns true if pending effects of forwarded messages may change how the value of a key is read.
 pub(super) fn has_key_in_doubt(
     statement: &Statement,
     values: &[Bound],
@@ -256,7 +256,8 @@ pub(super) fn has_key_in_doubt(
 
 /// The statement with the types that a Parse declares for its parameters.
 pub(super) fn with_types(statement: Arc<Statement>, types: &[u8]) -> Arc<Statement> {
-    // The types matter for keys, and where a statement runs nothing: a value that is bound to it may run code.
+    // The types matter for keys. They also matter for a statement that runs nothing, because binding a value to it may
+    // run code.
     if !statement.has_parameters() && !statement.runs_nothing() {
         return statement;
     }

@@ -1,8 +1,10 @@
-//! Writes that only the guard sees, under a token that is not in force yet. The guard's error names the resource: the proxy
-//! raises the fence to the session's token, and sends the statement again where nothing of it was lost.
+//! Writes that only the guard sees, under a token that is not in force yet. The guard's error names the resource. The
+//! proxy
+//! then raises the fence to the session's token, and resends the statement where that is safe.
 //!
-//! Must never raise a fence by an error for which the session could not raise it by naming the table: any function can raise
-//! that error. Must never send a statement again that may have left anything behind.
+//! Must never raise a fence because of an error unless the session could raise it by naming the table: any function can
+//! raise
+//! that error. Must never resend a statement that may have left anything behind.
 
 use super::host::Host;
 use super::judge::need::Need;
@@ -27,7 +29,8 @@ use fencegate_wire::tag::frontend;
 use std::sync::Arc;
 
 impl<H: Host> Session<H> {
-    /// A message at the front of the client's input is about to be forwarded as it is. Returns the receiver of its answer.
+    /// Records a message at the front of the client's input before it is forwarded unchanged. Returns the receiver of
+    /// its answer.
     pub(super) fn note_repetition(&mut self, header: Header, request: Option<&Request>) -> Audience {
         let repetition = &mut self.pipeline.repetition;
         let is_bound = header.tag == frontend::BIND && repetition.take_bound();
@@ -38,14 +41,13 @@ impl<H: Host> Session<H> {
         if is_bound { Audience::Proxy } else { Audience::Client }
     }
 
-    /// The next message of the server is for the client, and no error.
+    /// Records that the next message from the server is for the client and is not an error.
     pub(super) fn note_answer(&mut self, header: Header) {
         self.show_description();
         self.pipeline.repetition.note_answer(header.tag);
     }
 
-    /// Holds back a RowDescription that the server sends again when the Query is sent again. Returns false if this message is
-    /// none.
+    /// Holds back a RowDescription that the server repeats if the Query is resent. Returns false for any other message.
     pub(super) fn keep_description(&mut self, header: Header) -> bool {
         let is_held = self.pipeline.repetition.holds_description(header.tag);
         if is_held {
@@ -61,8 +63,8 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// The guard's refusal, if the error at the front of the server's input is one, about a token of this session that may be
-    /// put in force.
+    /// The guard's refusal, if the error at the front of the server's input is one and names a token of this session
+    /// that may be put in force.
     pub(super) fn guard_refusal(&mut self, header: Header) -> Option<GuardRefusal> {
         let error = &self.server.input[HEADER..header.frame()];
         let (resource, token) = not_in_force(error)?;
@@ -70,7 +72,8 @@ impl<H: Host> Session<H> {
         let resource = policies.resource_called(resource)?.called(resource)?;
         let presents = match self.settings.parameter.current() {
             ParameterValue::Known(value) => value.token(&resource.name) == Some(token),
-            // A statement that ran may have set it. One that cannot set it could not make the guard report it either.
+            // A statement may have set the parameter. A statement that cannot set it could not make the guard report
+            // the token either.
             ParameterValue::Unknown => true,
             ParameterValue::Invalid => false,
         };
@@ -94,8 +97,8 @@ impl<H: Host> Session<H> {
         })
     }
 
-    /// The client receives the guard's error with the ReadyForQuery behind it, unless it may wait for the error before it
-    /// sends the Sync.
+    /// Keeps the guard's error until its ReadyForQuery, unless the client may wait for the error before it sends the
+    /// Sync.
     pub(super) fn keep_error(&mut self, refusal: GuardRefusal, error: Bytes) {
         let front = self.pipeline.front();
         let is_ended = front.is_some_and(|reply| matches!(reply.to, Request::Query { .. } | Request::Sync));
@@ -108,8 +111,8 @@ impl<H: Host> Session<H> {
         self.pipeline.repetition.refusal = Some(GuardRefusal { error, ..refusal });
     }
 
-    /// Forwards ReadyForQuery. Before that it raises the fence, if the guard has refused the statement that ends here. It does
-    /// not while anything else runs or is asked for, which may concern the same fence.
+    /// Forwards ReadyForQuery. If the guard has refused the statement that ends here, raises the fence first, unless
+    /// other work is under way: it may concern the same fence.
     pub(super) fn forward_ready(&mut self, header: Header) {
         let is_alone = self.pipeline.is_empty() && self.client.rest == 0;
         let status = self.transaction.status();
@@ -132,8 +135,8 @@ impl<H: Host> Session<H> {
         self.pipeline.repetition.refusal = Some(refusal);
     }
 
-    /// The client could raise the fence by naming one of its tables in LOCK TABLE or SELECT FOR UPDATE, as any role that it may
-    /// assume.
+    /// The claim to raise the fence like a LOCK TABLE or SELECT FOR UPDATE on one of its tables, as any role that the
+    /// client may assume.
     fn claim_by_table(&self, resource: &Resource) -> Claim {
         let policies = self.host.policies();
         let names = resource.tables.iter().map(|table| &table.name);
@@ -146,7 +149,7 @@ impl<H: Host> Session<H> {
         Claim { privileges, one_suffices: true, role: Some(self.any_role()), login: self.host.user().to_owned() }
     }
 
-    /// The fence was raised, or not.
+    /// Handles the outcome of raising the fence.
     pub(super) fn fence_raised(&mut self, outcome: Result<(), FenceError>) {
         let Some(mut refusal) = self.pipeline.repetition.refusal.take() else { return };
         let ready = refusal.ready.take().unwrap_or_default();
@@ -176,8 +179,8 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// Ends the failed transaction, in which nothing was done, and begins another one like it. Not with a Query, which would
-    /// drop the unnamed statement.
+    /// Ends the failed transaction, in which nothing was done, and begins another one like it. A Query would drop the
+    /// unnamed statement.
     fn restart_transaction(&mut self, begin: &str, statement: Arc<Statement>) {
         self.begin_forwarding();
         let output = &mut self.server.output;
@@ -188,8 +191,8 @@ impl<H: Host> Session<H> {
         self.message.set_stage(Stage::Restarting);
     }
 
-    /// The transaction was begun again; or it was not, because a cancel request has met the statements: then the client
-    /// receives the error. Outside of a transaction nothing may run that the client has sent within one.
+    /// Handles the outcome of a restart. If a cancel request prevented it, the client receives the error: a statement
+    /// from a transaction must not run outside of one.
     pub(super) fn transaction_restarted(&mut self) {
         self.message.resume();
         let Some(refusal) = self.pipeline.repetition.refusal.take() else { return };
@@ -201,7 +204,7 @@ impl<H: Host> Session<H> {
         self.answer_refused(&refusal, &ready, |output, error| output.extend_from_slice(error));
     }
 
-    /// Puts the statement at the front of the client's input: the proxy judges it again, and so does the guard.
+    /// Puts the statement at the front of the client's input. The proxy and the guard then judge it again.
     fn send_again(&mut self, refusal: GuardRefusal) {
         let again = refusal.again.unwrap_or_default();
         let behind = self.client.input.split();

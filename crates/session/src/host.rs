@@ -52,14 +52,14 @@ pub trait Host: Send {
     /// The session has changed the catalog: all proxies forget it, and this proxy reads it soon.
     fn catalog_changed(&self);
 
-    /// The session has changed the catalog in a way that had nothing to do with fenced tables as of that count of doubts.
-    /// False if the count is higher by now: then nothing was noted.
+    /// Records that the session has changed the catalog without concern to fenced tables, as of that count of doubts.
+    /// Returns false, and records nothing, if the count is higher by now.
     fn note_harmless_change(&self, doubts: u64) -> bool;
 
     /// A database of that name may have been dropped or created.
     fn forget_database(&self, name: &str);
 
-    /// The pending definitions of each other session of the database. To be called before [`Host::catalog`].
+    /// The pending definitions of each other session of the database. Call this before [`Host::catalog`].
     fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>>;
 
     /// Publishes this session's pending definitions to the other sessions.

@@ -112,12 +112,12 @@ impl<H: Host> Session<H> {
         Ok(())
     }
 
-    /// Resumes the message at hand if it waits for the server to owe nothing, and that is so.
+    /// Resumes the current message if it waited for the server to owe nothing, which is now so.
     fn end_wait_for_server(&mut self) {
         match self.message.stage() {
             Stage::Settling if self.pipeline.is_empty() || self.pipeline.is_copying_in() => {
                 self.message.resume();
-                // The next task may query the fence, which has to know by then that a transaction has ended.
+                // The next task may query the fence, which must already know that a transaction has ended.
                 self.report_activity();
             }
             Stage::Restarting if self.pipeline.is_empty() => self.transaction_restarted(),
@@ -162,9 +162,9 @@ impl<H: Host> Session<H> {
         &self.process.fence
     }
 
-    /// Returns true if a message of the client that has arrived waits for something. It waits for the end of a long message
-    /// from the server only where the proxy may have to answer by itself and the server owes nothing: a server that owes
-    /// something may keep the rest of a long row until it has read more.
+    /// Returns true if a received client message must wait. It waits for the end of a long server message only if the
+    /// server owes nothing and the proxy may have to answer: otherwise the server may keep the rest of a long row until
+    /// it has read more.
     pub fn is_held_back(&self) -> bool {
         let waits_for_message = self.server.rest > 0 && self.process.is_idle() && !self.client.input.is_empty();
         self.message.is_held() || self.pipeline.is_full() || waits_for_message
@@ -176,18 +176,18 @@ impl<H: Host> Session<H> {
         self.pipeline.keeps_room() || is_full(&self.client) || is_full(&self.server)
     }
 
-    /// Returns true if the session has room for a message that has not arrived yet. It then checks now and then whether it may
-    /// keep the room.
+    /// Returns true if the session has room for a message that has not arrived yet, and must check regularly whether it
+    /// may keep the room.
     pub fn keeps_room(&self) -> bool {
         self.message.room.is_granted() && !self.message.is_held()
     }
 
-    /// Bytes of the client's input that are wanted at once.
+    /// Maximum number of bytes of the client's input to buffer.
     pub fn room_for_input(&self) -> usize {
         self.message.wanted().max(HIGH_WATER)
     }
 
-    /// Returns true if the client waits for nothing and no transaction is open. Nothing was done for a message that has begun.
+    /// Returns true if the client waits for nothing and no transaction is open. An incomplete message does not count.
     pub fn is_idle(&self) -> bool {
         let is_asked = self.message.is_held() || self.is_terminating() || self.client.ended;
         self.process.is_idle() && !is_asked
@@ -198,8 +198,8 @@ impl<H: Host> Session<H> {
         matches!(self.life, Life::Terminating)
     }
 
-    /// Reports the server process's activity to the fence when it changes. A question about timeouts does not count: it does
-    /// nothing in a transaction, and the Admit under way would take it for a statement.
+    /// Reports the server process's activity to the fence when it changes. A query for timeouts does not count: it has
+    /// no effect in a transaction, and the Admit under way would take it for a statement.
     fn report_activity(&mut self) {
         if self.message.hold.is_asked() {
             return;
@@ -219,7 +219,7 @@ impl<H: Host> Session<H> {
         self.transaction.status() != Status::Idle || self.pipeline.sent_since().is_some()
     }
 
-    /// To be called before bytes are put into the server's output.
+    /// Call this before putting bytes into the server's output.
     fn begin_forwarding(&mut self) {
         if self.pipeline.begin_forwarding() {
             self.transaction.begin_forwarding(self.pipeline.now());
@@ -237,7 +237,7 @@ impl<H: Host> Session<H> {
 }
 
 impl<H: Host> Drop for Session<H> {
-    /// The session may not have seen its last transaction end.
+    /// The session may be dropped before its last transaction has ended.
     fn drop(&mut self) {
         if self.transaction.definitions().are_under_way() {
             self.host.forget_catalog();

@@ -26,7 +26,7 @@ pub(super) struct Message {
     pub(super) checks: Vec<Check>,
 }
 
-/// How far the message at hand has come. In every stage but the first and the last it is held back, and no other message of
+/// Progress of the current message. In every stage but the first and the last it is held back, and no other message of
 /// the client is handled.
 #[derive(Default)]
 pub(super) enum Stage {
@@ -41,9 +41,9 @@ pub(super) enum Stage {
     Requesting(Box<Task>),
     /// Held until the driver has performed the task.
     Performing,
-    /// Held until an Admit ends that was given up.
+    /// Held until an abandoned Admit ends.
     BehindAdmit,
-    /// Held while a failed transaction is begun again, for a statement that is then sent again.
+    /// Held while a failed transaction is restarted, for a statement that is then resent.
     Restarting,
     /// Rejected: read to its end and forwarded nowhere. Then the server raises the error.
     Discarding { tag: u8, rejection: Box<Rejection> },
@@ -93,20 +93,20 @@ pub(super) struct Text {
     pub(super) with_rows: bool,
 }
 
-/// Facts that were found out for the message.
+/// Facts known about the message.
 #[derive(Default)]
 pub(super) struct Facts {
-    /// Since when it has been judged, or tasks have been performed for that.
+    /// When judging began, or the first task for it.
     pub(super) judged_since: Option<Instant>,
-    /// The changes of the catalog that had been seen when the message arrived, or when it was last held back.
+    /// The catalog changes seen when the message arrived, or when it was last held back.
     pub(super) changes: Option<Changes>,
     /// The role that it would run as.
     pub(super) role: Asked<Role>,
     /// The schemas of the search path.
     pub(super) path: Option<String>,
-    /// Those of the databases that it needs alone which its role may not drop, rename or move.
+    /// The databases, among those that must have no other connections, that its role may not drop, rename or move.
     pub(super) foreign_databases: Option<HashSet<String>>,
-    /// The control connections to the database that it needs alone are closed, if it needs that.
+    /// Set when the control connections to the database that it needs alone are closed.
     pub(super) is_left_alone: bool,
     /// Why an Admit for it has failed.
     pub(super) refused: Option<FenceError>,
@@ -126,18 +126,18 @@ pub(super) enum Asked<T> {
 /// The columns of all answers to a question.
 pub(super) type ResultColumns = Vec<Option<String>>;
 
-/// How long the message at hand has waited for tasks, and how long it may.
+/// How long the current message has waited for tasks, and how long it may.
 #[derive(Default)]
 pub(super) struct Hold {
     /// Since when the message has waited.
     pub(super) since: Option<Instant>,
     /// A Flush was sent so that the server answers the earlier messages.
     pub(super) flushed: bool,
-    /// The first timeout of the server that would end the session meanwhile.
+    /// The first server timeout that would end the session while the message waits.
     pub(super) limit: Asked<Option<Limit>>,
 }
 
-/// When to give up.
+/// When to abandon the wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Limit {
     pub(super) at: Instant,
@@ -148,7 +148,7 @@ pub(super) struct Limit {
 }
 
 impl Hold {
-    /// The message waits, for the first time or for something else.
+    /// The message waits, for the first time or for another task.
     pub(super) fn begin(&mut self, now: Instant) {
         self.since.get_or_insert(now);
         if self.limit == Asked::Answered(None) {
@@ -156,7 +156,7 @@ impl Hold {
         }
     }
 
-    /// The message waits no longer.
+    /// The message no longer waits.
     pub(super) fn end(&mut self) {
         (self.since, self.limit) = (None, Asked::Not);
     }
@@ -166,7 +166,7 @@ impl Hold {
         self.limit == Asked::Due
     }
 
-    /// Returns true if the session has not looked at the timeouts for this message.
+    /// Returns true if the session has not queried the timeouts for this message.
     pub(super) fn is_short(&self) -> bool {
         self.limit == Asked::Not
     }
@@ -189,7 +189,7 @@ impl Message {
         !matches!(self.stage, Stage::Reading | Stage::Discarding { .. })
     }
 
-    /// Returns true while a task is requested or performed, or an Admit ends that was given up.
+    /// Returns true while a task is performed, or an abandoned Admit has not ended.
     pub(super) fn waits_for_task(&self) -> bool {
         matches!(self.stage, Stage::Performing | Stage::BehindAdmit)
     }

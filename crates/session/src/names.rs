@@ -43,7 +43,8 @@ impl Names {
         defines
     }
 
-    /// A statement has completed. `defined`: the name that a PREPARE in it defines, and the number to confirm.
+    /// Records that a statement has completed. `defined`: the name that a PREPARE in it defines, and the number to
+    /// confirm.
     pub fn completed(&mut self, statement: &Statement, defined: Option<(String, u64)>) {
         match &statement.prepared {
             PreparedEffect::Deallocate { name } => self.statements.close(name.as_bytes()),
@@ -89,7 +90,7 @@ pub struct NameTable {
 #[derive(Debug)]
 struct Definition {
     sequence: u64,
-    /// The batch of messages, whose rest an error skips.
+    /// The batch of messages: an error in it skips the rest of it.
     batch: u64,
     confirmed: bool,
     /// An Execute of the portal was forwarded.
@@ -140,7 +141,7 @@ impl NameTable {
     /// The server has executed the definition, which replaces older meanings.
     pub fn confirm(&mut self, name: &[u8], sequence: u64) {
         self.drop_first(name, |candidate| candidate.sequence < sequence);
-        // The server answers in order, so that it is the oldest now.
+        // The server answers in order, so this is now the oldest one.
         if let Some(candidate) = self.of_mut(name).and_then(VecDeque::front_mut)
             && candidate.sequence == sequence
         {
@@ -159,7 +160,7 @@ impl NameTable {
         self.forget_if_empty(name);
     }
 
-    /// The server has closed the name and removed its definitions so far.
+    /// The server has closed the name, which removes its earlier definitions.
     pub fn close(&mut self, name: &[u8]) {
         self.drop_first(name, |candidate| candidate.confirmed);
     }
@@ -208,12 +209,12 @@ impl NameTable {
         }
     }
 
-    /// An Execute of the portal of that name was forwarded before.
+    /// Returns true if an Execute of the portal of that name was forwarded.
     pub fn has_begun(&self, name: &[u8]) -> bool {
         self.of(name).and_then(VecDeque::back).is_some_and(|candidate| candidate.begun)
     }
 
-    /// An Execute of the portal of that name is forwarded.
+    /// Records that an Execute of the portal of that name is forwarded.
     pub fn begin(&mut self, name: &[u8]) {
         if let Some(candidate) = self.of_mut(name).and_then(VecDeque::back_mut) {
             candidate.begun = true;

@@ -1,14 +1,16 @@
 //! Follows `lease.fence` through SET, SET LOCAL, RESET, transactions and savepoints.
 //!
-//! Owns the proxy's copy of the server's `current_setting('lease.fence', true)`. It follows the server's replies. Must never
-//! guess: a value that cannot be followed is [`ParameterValue::Unknown`], and the server is asked. PostgreSQL documentation,
-//! reference page of SET.
+//! Owns the proxy's copy of the server's `current_setting('lease.fence', true)`, which follows the server's replies.
+//! Must never
+//! guess: a value that cannot be followed is [`ParameterValue::Unknown`], and the proxy queries the server. Source:
+//! PostgreSQL
+//! documentation, reference page of SET.
 
 use fencegate_fence::value::FenceValue;
 use fencegate_statement::{ParameterEffect, Statement, StatementKind, TransactionEffect};
 use fencegate_wire::message::Status;
 
-/// Savepoints that are remembered; a rollback to an older one makes the value unknown.
+/// Maximum number of remembered savepoints. A rollback to an older one makes the value unknown.
 const MAX_SAVEPOINTS: usize = 1000;
 
 /// Memory that the values of all savepoints may hold, in bytes.
@@ -17,7 +19,7 @@ const HEAVIEST: usize = 4 << 20;
 /// The value of the parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParameterValue {
-    /// As the server has it.
+    /// The server's value.
     Known(FenceValue),
     /// The server has a value that is not a token. Only functions and ALTER ROLE can cause this.
     Invalid,
@@ -26,7 +28,7 @@ pub enum ParameterValue {
 }
 
 impl ParameterValue {
-    /// From the server's text; None is NULL: never set.
+    /// Reads the server's text. None is NULL: never set.
     pub fn read(text: Option<&str>) -> ParameterValue {
         FenceValue::parse(text.unwrap_or_default()).map_or(ParameterValue::Invalid, ParameterValue::Known)
     }
@@ -63,7 +65,7 @@ struct Snapshot {
 }
 
 impl Parameter {
-    /// At the start of a session.
+    /// The parameter at the start of a session.
     pub fn new(startup: ParameterValue) -> Self {
         let now = Levels { current: startup.clone(), session: startup.clone() };
         let snapshots = Vec::new();
@@ -75,7 +77,7 @@ impl Parameter {
         &self.now.current
     }
 
-    /// Returns true in a failed transaction, in which the server refuses every statement but those that end it.
+    /// Returns true in a failed transaction, in which the server accepts only statements that end it.
     pub fn failed(&self) -> bool {
         self.failed
     }
@@ -147,7 +149,8 @@ impl Parameter {
                     self.now.session = ParameterValue::Unknown;
                 }
                 if statement.kind == StatementKind::DiscardAll {
-                    // In a pipeline it commits at once, except on older servers: an error may not take it back.
+                    // In a pipeline the statement commits at once, except on older servers. A later error may not roll
+                    // it back.
                     self.forget_snapshots();
                 }
             }
@@ -165,7 +168,7 @@ impl Parameter {
             }
             TransactionEffect::Savepoint(name) => self.snapshot(Some(name.clone())),
             TransactionEffect::Release(name) => {
-                // One that is not remembered is older than all savepoints that are.
+                // A savepoint that is not remembered is older than all remembered ones.
                 self.snapshots.truncate(self.find(name).unwrap_or(1));
             }
             TransactionEffect::RollbackTo(name) => {
@@ -184,7 +187,7 @@ impl Parameter {
         }
     }
 
-    /// A statement was planned, which can call its functions.
+    /// Records that a statement was planned: planning can call its functions.
     pub fn planned(&mut self) {
         self.begin();
         self.forget();
@@ -225,7 +228,7 @@ impl Parameter {
         self.snapshots.push(Snapshot { savepoint, levels: self.now.clone() });
     }
 
-    /// The bytes that the values of savepoints keep in memory, about.
+    /// Approximate memory that the values of savepoints hold, in bytes.
     fn weight(&self) -> usize {
         let beside = |(before, after): (&ParameterValue, &ParameterValue)| match (before, after) {
             (ParameterValue::Known(before), ParameterValue::Known(after)) => after.weight_beside(before),

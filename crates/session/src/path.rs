@@ -11,11 +11,11 @@ use std::sync::Arc;
 /// The server keeps this many bytes of a name (NAMEDATALEN - 1).
 const LONGEST_NAME: usize = 63;
 
-/// A path of more schemas is not followed: a name would stand for as many tables.
+/// Maximum number of schemas in a path that is followed: a name would stand for as many tables.
 const MOST_SCHEMAS: usize = 16;
 
-/// After a statement that was judged by the path, the proxy asks for the path ahead of so many more statements. A session that
-/// writes less often waits for an answer.
+/// Number of statements for which the proxy queries the path ahead, after one that was judged by the path. A session
+/// that writes less often waits for the reply.
 const AHEAD: u8 = 16;
 
 /// The value of the setting.
@@ -58,7 +58,7 @@ impl OwnSchemas {
 }
 
 impl SearchPath {
-    /// From the server's text; None: it has none.
+    /// Reads the server's text; `None` if there is no value.
     pub fn read(text: Option<&str>) -> Self {
         // `$user` stands for the current role, or nothing. Other sessions can rename roles.
         let is_plain = |names: &Vec<String>| names.len() <= MOST_SCHEMAS && !names.iter().any(|name| name == "$user");
@@ -67,7 +67,7 @@ impl SearchPath {
         listed.map_or_else(|| SearchPath::Any(own()), |names| SearchPath::Schemas(names.into()))
     }
 
-    /// Whether the path has fencegate's own schemas; `None` if the server has to be asked.
+    /// Whether the path has fencegate's own schemas; `None` if the server must be queried.
     pub(super) fn own_schemas(&self) -> Option<OwnSchemas> {
         match self {
             SearchPath::Unasked => None,
@@ -126,7 +126,7 @@ fn quoted_name(mut rest: &str) -> Option<(String, &str)> {
 pub struct Path {
     startup: SearchPath,
     now: SearchPath,
-    /// As the server reported it last. From PostgreSQL 18 on it does so with ReadyForQuery, if it is another than at the last one.
+    /// The path that the server reported last. From PostgreSQL 18 on, ReadyForQuery reports it if it has changed.
     reported: Option<SearchPath>,
     /// The open transaction has set the path. A rollback restores another one.
     is_set: bool,
@@ -134,7 +134,7 @@ pub struct Path {
     is_local: bool,
     /// Number of queries ahead that remain, because recent statements were judged by the path.
     ahead: u8,
-    /// The answer to a question that was asked ahead has arrived.
+    /// The reply to a query that was sent ahead has arrived.
     is_answered_ahead: bool,
 }
 
@@ -150,7 +150,7 @@ impl Path {
         self.now = SearchPath::read(text);
     }
 
-    /// The server has answered a question that no message waits for.
+    /// Records the server's reply to a query that no message waits for.
     pub fn learn_ahead(&mut self, text: Option<&str>) {
         self.learn(text);
         self.is_answered_ahead = true;
@@ -166,25 +166,25 @@ impl Path {
         self.ahead = AHEAD;
     }
 
-    /// Returns true if the path is to be asked for ahead, and counts that.
+    /// Returns true if the path must be queried ahead, and counts that query.
     pub fn take_turn_ahead(&mut self) -> bool {
         let is_due = self.ahead > 0;
         self.ahead -= u8::from(is_due);
         is_due
     }
 
-    /// ReadyForQuery, after which the path is known. `ends_question`: it ends a question that was asked ahead. Returns false if
-    /// the path stays as it was.
+    /// Handles ReadyForQuery. `ends_question`: it ends a query that was sent ahead. Returns true if the path is now
+    /// known.
     pub fn ready_reports(&mut self, ends_question: bool) -> bool {
         let is_answered = std::mem::take(&mut self.is_answered_ahead) && ends_question;
         if let Some(reported) = &self.reported {
-            // A question since the last report may have been rolled back.
+            // The effect of a query since the last report may have been rolled back.
             self.now = reported.clone();
         }
         self.reported.is_some() || is_answered
     }
 
-    /// The server reports it without being asked. None: in a text that cannot be read.
+    /// Records a path that the server reports unasked. None: the text is unreadable.
     pub fn report(&mut self, text: Option<&str>) {
         if self.reported.is_some() || text.is_some() {
             self.reported = Some(SearchPath::read(text));
@@ -221,7 +221,7 @@ impl Path {
         }
     }
 
-    /// After the server's error, which rolls back the transaction's settings.
+    /// Handles an error, which rolls back the transaction's settings.
     pub fn error(&mut self) {
         if self.is_set {
             self.forget();

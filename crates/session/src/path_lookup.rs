@@ -1,6 +1,6 @@
 //! Unqualified names: the relations that a statement's names may mean under the session's search path.
 //!
-//! Must never narrow a name by a path that may have changed: such a name stands for every schema.
+//! Must never narrow a name by a path that may have changed. Such a name stands for every schema.
 
 use super::host::Host;
 use super::message::{Asked, Verdict};
@@ -28,7 +28,7 @@ pub(super) enum Lookup {
 
 impl Lookup {
     fn concerns(self, statement: &Statement) -> bool {
-        // The server analyzes a query as a whole before any of it runs: when its portal is bound.
+        // The server analyzes a whole query when its portal is bound, before any of it runs.
         let is_planned = statement.kind.is_query();
         let is_executed = is_resolved_at_execution(statement);
         match self {
@@ -38,7 +38,7 @@ impl Lookup {
         }
     }
 
-    /// The server may resolve the names of a definition, or of a statement within another, at Bind or at Execute: both count.
+    /// Both count: the server may resolve the names of a definition, or of a nested statement, at Bind or at Execute.
     fn concerns_own(self, statement: &Statement) -> bool {
         self != Lookup::AtBind || !is_resolved_at_execution(statement)
     }
@@ -50,14 +50,15 @@ fn is_resolved_at_execution(statement: &Statement) -> bool {
 }
 
 impl<H: Host> Session<H> {
-    /// Replaces unqualified names by the relations that they may mean, where the path makes a difference and is known. Other
-    /// names stand for every schema. Returns the verdict until then if the path has to be found out first.
+    /// Replaces unqualified names by the relations that they may mean, if the path makes a difference and is known.
+    /// Other names stand for every schema. Returns a verdict if the path must be queried first.
     pub(super) fn resolve_by_path(&mut self, statements: &mut [Arc<Statement>], lookup: Lookup) -> Option<Verdict> {
         let has_names = |it: &Arc<Statement>| !it.writes.is_empty() || it.own_by_path;
         if !statements.iter().any(has_names) || self.host.policies().exempts(self.host.user()) {
             return None;
         }
-        // The server answers nothing in a failed transaction or during COPY. Replication sessions have another grammar.
+        // The server answers no query in a failed transaction or during COPY. Replication sessions have another
+        // grammar.
         let can_ask = !self.settings.parameter.failed() && !self.settings.replicates && !self.pipeline.is_copying_in();
         if let Some(verdict) = self.resolve_own(statements, lookup, can_ask) {
             return Some(verdict);
@@ -86,9 +87,11 @@ impl<H: Host> Session<H> {
         None
     }
 
-    /// Makes statements that may name fencegate's own objects count as touching them, unless the path has none of their schemas.
-    /// An earlier statement of the string makes the path unknown only where its text shows that it may set the path or the
-    /// role: code that the text does not show could touch these objects by itself.
+    /// Marks statements whose names may mean fencegate's own objects, unless the path has none of their schemas. An
+    /// earlier
+    /// statement of the string makes the path unknown only if its text shows that it may set the path or the role:
+    /// hidden code
+    /// could touch these objects itself.
     fn resolve_own(&mut self, statements: &mut [Arc<Statement>], lookup: Lookup, can_ask: bool) -> Option<Verdict> {
         if self.host.policies().opaque_of(self.host.user()) == Opaque::Allow {
             return None;
@@ -119,8 +122,8 @@ impl<H: Host> Session<H> {
         None
     }
 
-    /// Returns true if an unqualified name may be that of a fenced table, or of a way to one, in a schema that was not in the path
-    /// when the path was last known.
+    /// Returns true if an unqualified name may mean a fenced table, or a way to one, in a schema that the last known
+    /// path does not contain.
     fn is_elsewhere(&self, relation: &RelationName, catalog: &Catalog) -> bool {
         let is_outside = |schema: &str| match self.settings.path.current() {
             SearchPath::Unasked => true,

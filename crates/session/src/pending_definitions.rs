@@ -1,7 +1,9 @@
-//! The catalog as a session sees it: what it has to contain for a verdict, and relations that an open transaction may have turned
+//! The catalog as a session sees it: the part that a verdict needs, and relations that an open transaction may have
+//! turned
 //! into paths to fenced tables. The proxy's catalog readings do not include its changes until it commits.
 //!
-//! Owns which names count. Must never forget one before the transaction has ended: a rollback to a savepoint may leave
+//! Owns the names that count. Must never forget one before the transaction has ended: a rollback to a savepoint may
+//! leave
 //! one too many.
 
 use fencegate_catalog::{Catalog, Dependencies};
@@ -12,7 +14,7 @@ use fencegate_statement::{Operation, Redirect, RelationName, Statement, Write};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// More names than this are all names.
+/// Maximum number of names. With more, every name counts.
 const MOST: usize = 1024;
 
 /// Operations that a pending rule may rewrite. Locking or altering a view does not affect the relations behind it, and
@@ -22,16 +24,16 @@ const SUSPECT: [Operation; 4] = [Operation::Insert, Operation::Update, Operation
 /// The suspect names of one transaction.
 #[derive(Clone, Debug, Default)]
 pub struct PendingDefinitions {
-    /// By the relation's own name, the schemas; None for one that is named without.
+    /// Schemas by relation name; None stands for an unqualified name.
     schemas: HashMap<String, HashSet<Option<String>>>,
     /// There were too many to remember.
     all: bool,
 }
 
 impl PendingDefinitions {
-    /// Records a statement that is about to run. Returns true if it adds pending definitions. A redirection to a
-    /// relation that cannot concern fenced tables, by policies, catalog and the names known here and to others, adds
-    /// none.
+    /// Records a statement that is about to run. Returns true if it adds pending definitions. A redirection adds none
+    /// if its target cannot concern fenced tables, by the policies, the catalog, and the names known here and to
+    /// others.
     pub fn note(
         &mut self,
         statement: &Statement,
@@ -50,7 +52,7 @@ impl PendingDefinitions {
                 _ => found.push(relation.clone()),
             }
         }
-        // The key may be another column by now, or of another type.
+        // A definition may have changed the key's column or its type.
         for write in statement.writes.iter().filter(|write| write.operation == Operation::Ddl) {
             found.extend(keyed_tables(&write.relation, policies, &seen.catalog));
         }
@@ -64,17 +66,18 @@ impl PendingDefinitions {
         are_more
     }
 
-    /// Every relation is one.
+    /// Every relation is suspect.
     pub fn everything() -> Self {
         PendingDefinitions { all: true, ..PendingDefinitions::default() }
     }
 
-    /// There are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         !self.all && self.schemas.is_empty()
     }
 
-    /// The first relation that the statement writes which is one, or by writing which, as the catalog has it, one is written.
+    /// The first relation that the statement writes and that is suspect or, according to the catalog, leads to a
+    /// suspect one.
     pub fn written_by<'s>(&self, statement: &'s Statement, catalog: &Catalog) -> Option<&'s RelationName> {
         let is_suspect = |write: &&Write| {
             self.contains(&write.relation) || catalog.reached_by(write).any(|reached| self.contains(reached.table))
@@ -83,7 +86,7 @@ impl PendingDefinitions {
     }
 
     /// Like [`Self::written_by`], within the defining transaction: every earlier path to such a relation now leads
-    /// further, so only names in the policies are known.
+    /// further, so any relation that the policies do not name counts.
     pub fn written_within<'s>(
         &self,
         statement: &'s Statement,
@@ -110,7 +113,7 @@ impl PendingDefinitions {
     }
 }
 
-/// The keyed tables whose keys a definition on the relation may change: itself, and those that it is a part or parent of.
+/// The keyed tables whose keys a definition on the relation may change: itself, its parents and its parts.
 fn keyed_tables(relation: &RelationName, policies: &PolicySet, catalog: &Catalog) -> Vec<RelationName> {
     let is_keyed = |table: &RelationName| policies.tables_called(table).any(|(_, table)| table.key.is_some());
     let definition = Write { relation: relation.clone(), operation: Operation::Ddl, rows: Rows::default() };

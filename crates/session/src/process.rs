@@ -1,6 +1,6 @@
 //! The session's server process, as the fence knows it.
 //!
-//! Owns the activity that is reported to the fence, and the Admit that is under way. Must never report a process as idle while
+//! Owns the activity that is reported to the fence, and the Admit under way. Must never report a process as idle while
 //! the server may run something for the session.
 
 use super::host::Host;
@@ -10,20 +10,20 @@ use std::sync::Arc;
 /// The server process of a session.
 pub struct Process {
     pub fence: Arc<SessionFence>,
-    /// Last reported to the fence.
+    /// The activity reported last.
     activity: Activity,
     /// An admission was revoked, and its row may still exist.
     revoked: bool,
     admit: Option<Admit>,
 }
 
-/// An Admit that was begun, and has not ended.
+/// An Admit that has begun and not ended.
 pub(super) struct Admit {
     /// The first of its resources.
     pub(super) resource: String,
     /// The client was told that the Admit has failed.
     is_given_up: bool,
-    /// The message must not stand behind a question.
+    /// The message must not follow a question.
     pub(super) stands_alone: bool,
 }
 
@@ -60,7 +60,7 @@ impl Process {
         }
         self.activity = activity;
         self.fence.set_activity(activity);
-        // Otherwise a client that never pauses between statements would reach the limit of a transaction.
+        // Otherwise a client that never pauses between statements would reach the limit for a transaction.
         if activity == Activity::Idle && self.fence.is_full() {
             host.release();
         }
@@ -89,17 +89,17 @@ impl Process {
         self.admit.as_mut()
     }
 
-    /// The client has received another answer than that of the Admit under way. The Admit goes on.
+    /// The client has received another answer. The Admit continues.
     pub(super) fn give_up_admit(&mut self) {
         self.admit.iter_mut().for_each(|admit| admit.is_given_up = true);
     }
 
-    /// The Admit has ended. Returns true if it had been given up.
+    /// The Admit has ended. Returns true if it was abandoned.
     pub(super) fn end_admit(&mut self) -> bool {
         self.admit.take().is_some_and(|admit| admit.is_given_up)
     }
 
-    /// Returns true while an Admit is under way that was given up.
+    /// Returns true while an abandoned Admit is under way.
     pub(super) fn has_given_up(&self) -> bool {
         self.admit.as_ref().is_some_and(|admit| admit.is_given_up)
     }

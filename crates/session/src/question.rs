@@ -19,8 +19,8 @@ const SETTINGS: &str = "SELECT pg_catalog.current_setting('lease.fence', true), 
     pg_catalog.current_setting('standard_conforming_strings'), pg_catalog.current_setting('client_encoding'), \
     pg_catalog.current_schemas(true), pg_catalog.current_setting('search_path')";
 
-/// SHOW takes no snapshot. A transaction without a snapshot must not get one before the fence is raised: it would not
-/// see changes that are committed until then.
+/// SHOW takes no snapshot. A transaction must not take one before the fence is raised: it would not see changes that
+/// are committed until then.
 const PATH: &str = "SHOW search_path";
 /// The role that the session acts as.
 const ROLE: [&str; 2] = ["SHOW role", "SHOW session_authorization"];
@@ -29,7 +29,8 @@ const ROLE_IN_ONE: &str =
     "SELECT pg_catalog.current_setting('role'), pg_catalog.current_setting('session_authorization')";
 
 impl<H: Host> Session<H> {
-    /// Holds a message back until it is known how its text is read. Returns true when that cannot be, and rejects it.
+    /// Holds a message back until it is known how its text is read. If that cannot happen, rejects the message and
+    /// returns true.
     pub(super) fn hold_for_lexing(&mut self, header: Header) -> bool {
         if !self.pipeline.is_empty() {
             return self.hold(header);
@@ -39,13 +40,13 @@ impl<H: Host> Session<H> {
         false
     }
 
-    /// Asks the server for the settings. To be called when nothing is owed.
+    /// Queries the server for the settings. Call this when nothing is owed.
     pub(super) fn ask(&mut self) {
         self.put_questions(&[SETTINGS]);
         self.message.set_stage(Stage::Asking(Question::Settings));
     }
 
-    /// Asks for the role that the session acts as, as soon as nothing is owed.
+    /// Queries the role that the session acts as, once nothing is owed.
     pub(super) fn query_role(&mut self) -> Verdict {
         if !self.pipeline.is_empty() {
             return self.settle();
@@ -55,7 +56,7 @@ impl<H: Host> Session<H> {
         Verdict::Hold
     }
 
-    /// Asks for the search path, as soon as nothing is owed. Where the token is unknown, too, asks for all settings.
+    /// Queries the search path, once nothing is owed. If the token is unknown, too, queries all settings.
     pub(super) fn query_path(&mut self) -> Verdict {
         if !self.pipeline.is_empty() {
             return self.settle();
@@ -70,7 +71,7 @@ impl<H: Host> Session<H> {
         Verdict::Hold
     }
 
-    /// Asks for the search path, and for the role that `"$user"` stands for in it.
+    /// Queries the search path, and the role that `"$user"` in it stands for.
     pub(super) fn query_path_and_role(&mut self) -> Verdict {
         if !self.pipeline.is_empty() {
             return self.settle();
@@ -81,8 +82,8 @@ impl<H: Host> Session<H> {
         Verdict::Hold
     }
 
-    /// Asks for the path before the client's next statement, outside of any pipeline. A simple query would drop the client's
-    /// unnamed statement.
+    /// Queries the path before the client's next statement, outside of any pipeline. A simple query would drop the
+    /// client's unnamed statement.
     pub(super) fn query_path_ahead(&mut self) {
         self.begin_forwarding();
         self.pipeline.run(&mut self.server.output, PATH, Arc::default(), &Audience::ProxyAhead);
@@ -94,16 +95,19 @@ impl<H: Host> Session<H> {
         self.client.input.first() != Some(&frontend::QUERY)
     }
 
-    /// Before a simple query, the question is one, too, unless a pipeline is open: an Execute of the proxy would begin one,
-    /// which since PostgreSQL 18 a simple query does not end. Otherwise the proxy sends a Sync behind the question wherever that
-    /// ends nothing of the client's: the server runs some statements only where they come first in their pipeline.
+    /// Before a simple query, sends the questions as a simple query, unless a pipeline is open: an Execute of the proxy
+    /// would begin
+    /// a pipeline, which since PostgreSQL 18 a simple query does not end. Otherwise sends a Sync after the questions if
+    /// that ends
+    /// nothing of the client's, because some statements must come first in their pipeline.
     pub(super) fn put_questions(&mut self, questions: &[&str]) {
         let (status, part) = (self.transaction.status(), self.pipeline.part());
         let in_pipeline = part == Part::Executed || self.is_extended();
         self.begin_forwarding();
         let output = &mut self.server.output;
         if !in_pipeline {
-            // It changes nothing before another simple query. Replication sessions know no other.
+            // The client's simple query follows, so this one changes nothing. Replication sessions accept only simple
+            // queries.
             return self.pipeline.put_query(output, questions);
         }
         for question in questions {
@@ -116,9 +120,9 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// Returns true if the Bind at hand waits until the token is known. A statement that commits by itself may have to come
-    /// first in its pipeline, and a Sync behind a question would close its portal. The proxy therefore asks for the token
-    /// before there is a portal.
+    /// Returns true if the current Bind must wait until the token is known. A statement that commits by itself may have
+    /// to come first in its pipeline, and a Sync after a question would close its portal. The proxy therefore queries
+    /// the token before the portal exists.
     pub(super) fn queries_before_bind(&mut self, statement: &Statement) -> bool {
         let may_come_first = self.pipeline.part() == Part::Empty && !self.settings.parameter.failed();
         if !may_come_first || !statement.may_commit() || !self.may_need_token(statement) {
@@ -136,8 +140,8 @@ impl<H: Host> Session<H> {
         asks
     }
 
-    /// Holds the message at hand until the server owes nothing. While the server waits for COPY data that would never be: it
-    /// refuses the message itself. If the COPY has failed meanwhile, the proxy's rejection takes its place.
+    /// Holds the current message until the server owes nothing. That would never happen during a COPY from the client:
+    /// the server refuses the message itself or, if the COPY has failed meanwhile, the proxy rejects it.
     pub(super) fn settle(&mut self) -> Verdict {
         if self.pipeline.is_copying_in() {
             let why = "it was sent during COPY FROM STDIN".to_owned();
@@ -212,7 +216,7 @@ impl<H: Host> Session<H> {
         Role::AnyOf(self.host.user().to_owned())
     }
 
-    /// The server could not answer: a cancel request or a timeout met the question. That error answers the client's message.
+    /// The server could not answer because of a cancel request or a timeout. The client's message gets that error.
     pub(super) fn question_refused(&mut self) {
         self.message.resume();
         self.message.facts.answer.clear();
@@ -221,7 +225,7 @@ impl<H: Host> Session<H> {
         let at_hand = self.client.input.first();
         let is_answered = matches!(at_hand, Some(&(frontend::QUERY | frontend::FUNCTION_CALL)));
         match self.pipeline.front() {
-            // The ReadyForQuery behind the question ends the answer.
+            // The ReadyForQuery after the question ends the answer.
             Some(front) if is_answered => front.audience = Audience::Client,
             None if is_answered => self.pipeline.put_sync(&mut self.server.output, Audience::Client),
             Some(_) => return self.pipeline.skip_to_sync(),

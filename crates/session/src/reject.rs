@@ -21,7 +21,7 @@ fn in_place(rejection: &Rejection, shift: usize) -> (String, Audience) {
     (raising_statement(&text), Audience::Rejection { shift, text: Arc::new(text) })
 }
 
-/// Precedes the statement that raises the error, where the rejected statement would have ended the transaction.
+/// Precedes the statement that raises the error if the rejected statement would have ended the transaction.
 const ROLLBACK_FIRST: &str = "ROLLBACK; ";
 
 impl<H: Host> Session<H> {
@@ -56,8 +56,8 @@ impl<H: Host> Session<H> {
         self.finish_message();
     }
 
-    /// Puts a statement that raises the error before a string that the proxy cannot read. The server reads the whole string
-    /// first: if it finds a syntax error, it reports that, and nothing counts as rejected.
+    /// Puts a statement that raises the error before a string that the proxy cannot read. The server parses the whole
+    /// string first. If it reports a syntax error, nothing counts as rejected.
     pub(super) fn raise_before_query(&mut self, header: Header, statement: &Arc<Statement>, rejection: Rejection) {
         let raise = format!("{}; ", in_place(&rejection, 0).0);
         let audience = in_place(&rejection, raise.len()).1;
@@ -67,7 +67,7 @@ impl<H: Host> Session<H> {
         self.pipeline.unread = Some(UnreadVerdict::Rejected(rejection, statement.clone()));
     }
 
-    /// Reports writes that pass fences: at once, or when the server has found no syntax error in the text.
+    /// Reports writes that pass fences: at once, or once the server has found no syntax error in the text.
     pub(super) fn report_passed(&mut self, statements: &[Arc<Statement>], passed: Vec<PassedWrite>) {
         match statements.iter().any(|statement| statement.is_unread()) && !self.is_extended() {
             true => self.pipeline.unread = Some(UnreadVerdict::Passed(passed)),
@@ -85,7 +85,7 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// The server has answered the statement in place of a rejected one. `is_raised`: with the error that the proxy wanted.
+    /// The server has answered the statement that replaced a rejected one. `is_raised`: with the proxy's error.
     pub(super) fn note_raised(&mut self, shift: usize, is_raised: bool) {
         if shift > 0
             && let Some(UnreadVerdict::Rejected(rejection, statement)) = self.pipeline.unread.take()
@@ -97,7 +97,7 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// A rejected message has been read to its end and forwarded nowhere.
+    /// A rejected message has been read to its end and discarded.
     pub(super) fn raise_discarded(&mut self) {
         match self.message.take_discarded() {
             // A Query would drop the client's unnamed statement. Replication sessions know no other message.
@@ -115,7 +115,7 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// Puts messages that raise the error in place of one of the extended protocol.
+    /// Sends messages that raise the error in place of an extended-protocol message.
     fn raise_in_pipeline(&mut self, rejection: &Rejection) {
         let (raise, audience) = in_place(rejection, 0);
         self.begin_forwarding();

@@ -1,4 +1,5 @@
-//! The reasons for a rejection, and the errors that clients receive for them. `fence/fence_error.rs` has those of the fence.
+//! The reasons for a rejection, and the errors that clients receive for them. `fence/fence_error.rs` contains those of
+//! the fence.
 
 use fencegate_fence::session::{Epoch, Token};
 use fencegate_fence::store::StoreError;
@@ -24,9 +25,9 @@ pub enum Rejection {
     InvalidValue { resource: String },
     /// LF003: a query string would write under a token other than that of its earlier statements or the open transaction.
     TwoTokensAtOnce { resource: String, presented: Token, written: Token },
-    /// LF004.
+    /// LF004: the effects of the statement are unknown.
     Unverifiable { why: String, hint: &'static str },
-    /// LF004: PREPARE TRANSACTION would take this out of the session.
+    /// LF004: PREPARE TRANSACTION would take these effects out of the session.
     CarriedOut { what: &'static str, hint: &'static str },
     /// LF004: the keys that the statement writes are unknown.
     UnknownKey { resource: String, why: String, hint: &'static str, by_bare_name: Option<QualifiedName> },
@@ -234,7 +235,7 @@ pub fn now_in_force(may_have_committed: bool) -> &'static str {
     }
 }
 
-/// An earlier statement of the same string may have set another token.
+/// The rejection if an earlier statement of the same string may have set another token.
 pub fn may_be_another(kind: StatementKind) -> Rejection {
     let why = format!("an earlier statement of the same string may change lease.fence ({kind})");
     let hint = "Send the statements separately, so that the proxy can read the token between them. Run migrations that a library sends as one string as one of the policy's `exempt_roles`, or install the guard and set `opaque: allow` for their role.";

@@ -1,7 +1,8 @@
-//! A single statement that may be sent again: the guard has refused a write that only the guard could see, under a token that
+//! A single statement that may be resent: the guard has refused a write that only the guard could see, under a token
+//! that
 //! was not in force yet.
 //!
-//! Owns which messages are sent again. Must never keep a statement for repetition that may have left anything behind.
+//! Owns which messages are resent. Must never keep a statement for repetition that may have left anything behind.
 
 use super::judge::need::Need;
 use super::pipeline::Request;
@@ -12,17 +13,17 @@ use fencegate_wire::message::Status;
 use fencegate_wire::tag::{backend, frontend};
 use std::sync::Arc;
 
-/// Longest messages that are kept, in bytes together.
+/// Maximum total length of the kept messages, in bytes.
 const MAX_BYTES: usize = 64 * 1024;
 
 /// Memory that an idle session keeps for them, in bytes.
 const LITTLE: usize = 512;
 
-/// Number of fences that are raised for one statement before it is not sent again.
+/// Number of fences that are raised for one statement. Then it is not resent.
 const MAX_RAISED: usize = 8;
 
-/// The statement that was sent since the session was idle, as long as it is a single one that may be sent again; and the
-/// guard's refusal of it.
+/// The statement sent since the session was idle, if it is a single one that may be resent, and the guard's refusal of
+/// it.
 #[derive(Default)]
 pub struct Repetition {
     /// A Query; or Bind, Execute and Sync.
@@ -70,9 +71,9 @@ pub(super) struct GuardRefusal {
     pub(super) error: Option<Bytes>,
     /// The part of the answer before the error that was held back.
     pub(super) description: Option<Bytes>,
-    /// The messages that are sent again.
+    /// The messages to resend.
     pub(super) again: Option<Bytes>,
-    /// The statement that begins the transaction again before them.
+    /// The statement that restarts the transaction before them.
     pub(super) begin: Option<Begin>,
     /// Resources whose fences were raised for the statement before.
     pub(super) raised: Vec<String>,
@@ -100,7 +101,7 @@ impl Repetition {
             _ => false,
         };
         let stage = match (self.stage, tag) {
-            // Their answers stay true, whatever becomes of the transaction.
+            // Their answers stay valid, whatever happens to the transaction.
             (Stage::Nothing, frontend::PARSE | frontend::FLUSH | frontend::DESCRIBE | frontend::SYNC) => return,
             (Stage::Bound, frontend::FLUSH | frontend::DESCRIBE) => return,
             (Stage::Nothing, frontend::QUERY) if may_repeat() => Stage::Query,
@@ -135,7 +136,7 @@ impl Repetition {
         self.messages.clear();
     }
 
-    /// Returns true once if the client has seen BindComplete for the Bind that is sent again.
+    /// Returns true once if the client has already received BindComplete for a resent Bind.
     pub(super) fn take_bound(&mut self) -> bool {
         std::mem::take(&mut self.is_bound)
     }
@@ -155,7 +156,7 @@ impl Repetition {
         }
     }
 
-    /// Returns true if a message with this tag is to be held back: the server sends it again when the Query is sent again.
+    /// Returns true if a message with this tag must be held back: the server repeats it if the Query is resent.
     pub(super) fn holds_description(&self, tag: u8) -> bool {
         tag == backend::ROW_DESCRIPTION && self.stage == Stage::Query
     }
@@ -165,7 +166,7 @@ impl Repetition {
         self.description = Some(frame);
     }
 
-    /// The client receives the RowDescription that was held back: the Query cannot be sent again.
+    /// The RowDescription that was held back, now due to the client: the Query cannot be resent.
     pub(super) fn take_description(&mut self) -> Option<Bytes> {
         self.description.as_ref()?;
         self.lose();
@@ -196,25 +197,25 @@ impl Repetition {
         std::mem::take(&mut self.raised)
     }
 
-    /// The statement is sent again after the fences of these resources were raised.
+    /// The statement is resent after the fences of these resources were raised.
     pub(super) fn repeat(&mut self, messages: &[u8], begin: Option<Begin>, raised: Vec<String>) {
         let is_bound = messages.first() == Some(&frontend::BIND);
         *self = Repetition { raised, begin, is_bound, ..Repetition::default() };
     }
 
-    /// The client has not received a refusal of the guard yet.
+    /// Returns true if the client has not received a refusal of the guard yet.
     pub(super) fn is_refused(&self) -> bool {
         self.refusal.is_some()
     }
 
-    /// The client waits until a fence is raised.
+    /// Returns true if the client waits until a fence is raised.
     pub(super) fn waits_for_fence(&self) -> bool {
         self.refusal.as_ref().is_some_and(GuardRefusal::waits_for_fence)
     }
 }
 
-/// Returns true if an error takes back everything that the statement shows: it commits nothing while it runs, and does
-/// everything in the transaction that fails.
+/// Returns true if an error undoes everything that the statement does: it commits nothing while it runs, and has no
+/// effect outside its transaction.
 fn is_repeatable(statement: &Statement) -> bool {
     statement.opaque.is_none()
         && statement.kind.is_query()

@@ -14,16 +14,16 @@ use fencegate_wire::frame::{HEADER, Header, body, put_frame};
 use fencegate_wire::message::{self, Status};
 use fencegate_wire::tag::backend;
 
-/// Messages up to this many bytes of body are forwarded whole, longer ones as they arrive. If the server goes away in the
-/// middle of a short message, the proxy's last error can follow the message before it.
+/// Maximum body of a message that is forwarded whole, in bytes. Longer ones are forwarded as they arrive. If the server
+/// disconnects within a short message, the proxy's last error can follow the message before it.
 const WHOLE: usize = 64 * 1024;
-/// The session inspects this many bytes of an error, to see whether it ends the session.
+/// Number of bytes of an error in which the session looks for its severity and SQLSTATE.
 const ERROR_HEAD: usize = 64;
 
 /// read_only_sql_transaction, which a standby reports for a write.
 const READ_ONLY: &[u8] = b"25006";
 
-/// Messages that do not answer a text, and errors, which may report a syntax error in it.
+/// Messages that do not answer a text; and errors, which may report a syntax error in it.
 const BESIDE_ANSWERS: [u8; 4] = [backend::NOTICE, backend::NOTIFICATION, backend::PARAMETER_STATUS, backend::ERROR];
 
 impl<H: Host> Session<H> {
@@ -120,8 +120,8 @@ impl<H: Host> Session<H> {
         Ok(true)
     }
 
-    /// Forwards a message as it arrives, or discards it if it is not for the client. Complete rows that follow a
-    /// row are forwarded with it, because nothing happens between them.
+    /// Forwards a message as it arrives, or discards it if it is not for the client. Complete rows after a row are
+    /// forwarded with it, because nothing happens between them.
     pub(super) fn stream(&mut self, header: Header, audience: Audience) {
         self.server.rest = match header.tag {
             backend::DATA_ROW | backend::COPY_DATA if audience.is_clients() => self.server.run(header),
@@ -219,7 +219,7 @@ impl<H: Host> Session<H> {
             self.host.note_recovery();
         }
         if severity != b"ERROR" {
-            // The last message: `last_error` reads it, where it is known whether it is the reason of the end.
+            // This is the last message. `last_error` reads it once the reason for the end is known.
             return if available < header.frame().min(HEADER + WHOLE) { Ok(false) } else { Err(End::Server) };
         }
         self.note_read(is_syntax_error);
@@ -242,7 +242,7 @@ impl<H: Host> Session<H> {
             self.stream(header, audience);
         } else if refusal.is_none() {
             self.show_description();
-            // The transaction was not begun again: the client receives the guard's error instead.
+            // If a restart failed, the client receives the guard's error instead.
             let is_hidden = matches!(self.message.stage(), Stage::Restarting);
             self.stream(header, if is_hidden { Audience::Proxy } else { Audience::Client });
         }
@@ -265,8 +265,7 @@ impl<H: Host> Session<H> {
         Ok(true)
     }
 
-    /// Forwards an error or a notice about the text in place of the client's own. Returns true if the proxy's statement raised
-    /// it.
+    /// Forwards an error or notice as one about the client's own text. Returns true if the proxy's statement raised it.
     fn answer_in_place(&mut self, header: Header, shift: usize, text: &ErrorText) -> bool {
         let frame = frame_of(&mut self.server, header.frame());
         put_in_place(&mut self.client.output, header.tag, body(&frame), shift, text)
@@ -290,7 +289,7 @@ impl<H: Host> Session<H> {
         if status == Status::Idle {
             self.transaction_ended();
         }
-        // After COMMIT AND CHAIN, for example, another transaction is open, which has defined nothing.
+        // After COMMIT AND CHAIN, for example, another transaction is open, which has no definitions.
         if status == Status::Idle || !self.transaction.has_changed_catalog() {
             self.definitions_ended();
         }
@@ -303,7 +302,7 @@ impl<H: Host> Session<H> {
         Ok(())
     }
 
-    /// All writes of the session belong to the ended transaction, unless messages under way may write.
+    /// Forgets the writes of the ended transaction, unless messages under way may write.
     fn transaction_ended(&mut self) {
         if !self.pipeline.may_write() {
             self.transaction.forget_written();
@@ -311,7 +310,7 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// The server has ended the transaction, or the session. Messages that are not answered yet may define more.
+    /// The server has ended the transaction, or the session. Unanswered messages may define more.
     pub fn definitions_ended(&mut self) {
         let is_gone = self.server.ended;
         let may_have_more =
@@ -320,9 +319,11 @@ impl<H: Host> Session<H> {
         self.transaction.end_definitions(&self.host, may_have_more, is_last);
     }
 
-    /// The server has become ready: it has reported the search path, or answered the question that was asked ahead. Where the
-    /// last statements were judged by the path, and code that ran since may have set it, the proxy asks ahead, so that the next
-    /// statements need not wait.
+    /// The server is ready: it has reported the search path, or answered the query sent ahead. If the last statements
+    /// were judged
+    /// by the path, and code that ran since may have set it, the proxy queries the path ahead, so that the next
+    /// statements need
+    /// not wait.
     fn follow_path(&mut self, audience: &Audience) {
         if self.settings.path.ready_reports(matches!(audience, Audience::ProxyAhead)) {
             self.pipeline.path_reported();
@@ -362,8 +363,8 @@ impl<H: Host> Session<H> {
     }
 }
 
-/// Appends the server's message about a text with a statement that raises an error. The proxy's error replaces the server's;
-/// any other message reads as the server would write it about the client's own text. Returns true if it was that error.
+/// Appends the server's message about a text with a statement that raises an error. Returns true if that statement
+/// raised it: the proxy's error then replaces it. Other messages read as if about the client's own text.
 fn put_in_place(output: &mut BytesMut, tag: u8, body: &[u8], shift: usize, text: &ErrorText) -> bool {
     let is_unknown = field(body, b'C') == Some(b"42704");
     if tag == backend::ERROR && is_unknown && field(body, b'M').is_some_and(|message| is_raised(message, text)) {

@@ -50,9 +50,9 @@ pub(super) enum Life {
 
 /// The driver's next action.
 pub enum Step {
-    /// Wait until something happens.
+    /// Wait for an event.
     Wait,
-    /// Call again: there is more to handle, and other sessions of the thread may want their turn.
+    /// Call again: there is more to handle, but other sessions of the thread get a turn first.
     GoOn,
     /// Begin this task, and wait.
     Do(Task),
@@ -64,7 +64,7 @@ pub enum ClientFault {
     /// The length of a message is invalid, so the start of the next message is unknown.
     #[error(transparent)]
     Length(#[from] InvalidLength),
-    /// The server would accept the message, and the proxy cannot judge it.
+    /// The server would accept the message, but the proxy cannot judge it.
     #[error("{0}")]
     Unjudged(&'static str),
     /// No message has this tag.
@@ -99,7 +99,7 @@ pub enum End {
     /// The proxy stops.
     #[error("the proxy is shutting down")]
     Shutdown,
-    /// Its server is not the primary anymore.
+    /// The server is no longer the primary.
     #[error("another server is the primary")]
     Replaced,
     /// An operator ended it.
@@ -125,10 +125,10 @@ impl<H: Host> Session<H> {
     }
 }
 
-/// An output of this many bytes or more takes no more until some of it is written.
+/// Output size, in bytes, from which on no more is added until some of it is written.
 pub const HIGH_WATER: usize = 128 * 1024;
 
-/// Room for at most this many bytes is reserved at once for messages that are about to be forwarded.
+/// Maximum room, in bytes, that is reserved at once for messages that are about to be forwarded.
 pub(super) const LITTLE: usize = 4 * 1024;
 
 /// From this number of bytes on, the output takes over the memory of the input.
@@ -160,7 +160,7 @@ impl Side {
         &self.input[HEADER..header.frame()]
     }
 
-    /// The body of the message, as far as it has arrived. Its end is not the end of the message.
+    /// The received part of the message's body.
     pub(super) fn start_of_body(&self, header: Header) -> &[u8] {
         &self.input[HEADER..self.input.len().min(header.frame())]
     }
@@ -183,7 +183,7 @@ impl Side {
     pub(super) fn pass_on(&mut self, output: &mut BytesMut) -> bool {
         let bytes = self.rest.min(self.input.len());
         if bytes >= MUCH && output.is_empty() && !self.discard {
-            // Without a copy.
+            // Takes over the memory without a copy.
             *output = self.input.split_to(bytes);
         } else {
             if !self.discard {
@@ -201,14 +201,14 @@ pub(super) fn frame_of(side: &mut Side, length: usize) -> Bytes {
 }
 
 impl<H: Host> Session<H> {
-    /// Writes the last message to the client, unless half of another one has been sent.
+    /// Writes the last message to the client, unless another message was partly sent.
     pub fn send_last(&mut self, text: &ErrorText, end: &End) {
         if self.server.rest > 0 && !self.server.discard {
             return;
         }
         text.put(&mut self.client.output, Severity::Fatal);
         if let End::CutOff(_) = end {
-            // Some drivers show an error only when its ReadyForQuery has come.
+            // Some drivers report an error only after its ReadyForQuery.
             message::put_ready(&mut self.client.output, Status::Failed);
         }
     }
@@ -257,15 +257,15 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// Sends Terminate to the server, unless half of another message has been sent.
+    /// Sends Terminate to the server, unless another message was partly sent.
     pub fn put_terminate(&mut self) {
         if self.client.rest == 0 {
             message::put_terminate(&mut self.server.output);
         }
     }
 
-    /// Drops messages that were forwarded and have not been sent, while the server is busy with earlier ones. Half of a message
-    /// may have been sent, so that nothing can follow. Returns false if nothing was unsent.
+    /// Drops forwarded messages that were not sent, while the server is busy with earlier ones. One may have been
+    /// partly sent, so nothing can follow. Returns false if nothing was unsent.
     pub fn take_back_unsent(&mut self) -> bool {
         let is_unsent = self.is_busy() && !self.server.output.is_empty();
         if is_unsent {
@@ -279,7 +279,7 @@ impl<H: Host> Session<H> {
         !self.server.ended && self.transaction.may_define()
     }
 
-    /// The server has ended the transaction: its definitions are in the catalog by now, or never will be.
+    /// The server has ended the transaction: its definitions are in the catalog, or never will be.
     pub fn server_gone(&mut self) {
         self.host.catalog_changed();
         self.transaction.definitions_mut().withdraw(&self.host);

@@ -42,7 +42,7 @@ impl Settings {
         self.path.ready(status);
     }
 
-    /// Statements were not judged until now: they may have set anything.
+    /// Statements were not judged so far, and may have set anything.
     pub(super) fn forget(&mut self) {
         self.parameter.forget_all();
         self.path.forget();

@@ -62,16 +62,17 @@ impl<H: Host> Session<H> {
             Ok(script) => self.judge_query(header, &script.statements, true),
             Err(why) => {
                 let statement = self.unreadable(length, why);
-                // The server reads a text that may have an error. A text that is too complex would only cost it time.
+                // The server must parse text that may have a syntax error. Text that is too complex would only cost it
+                // time.
                 let has_ranges = self.settings.replicates || *why == Unreadable::TooComplex;
                 self.judge_query(header, &[statement], has_ranges)
             }
         };
-        // At most once: an analysis with rows leaves none out.
+        // This happens at most once: an analysis with rows is complete.
         if !is_done && self.message.text.with_rows != with_rows { self.query(header) } else { Ok(is_done) }
     }
 
-    /// `has_ranges`: it is known where each statement stands in the text.
+    /// `has_ranges`: the position of each statement in the text is known.
     fn judge_query(&mut self, header: Header, statements: &[Arc<Statement>], has_ranges: bool) -> bool {
         let (verdict, resolved) = self.judge(statements, Run::Begins);
         match verdict {
@@ -115,7 +116,7 @@ impl<H: Host> Session<H> {
         self.forward_query(&pieces, with_checks(statements, checks), Audience::Client);
     }
 
-    /// A statement in place of a text that cannot be read. In a replication session it is one command of another grammar.
+    /// A statement in place of an unreadable text. In a replication session it is one command of another grammar.
     fn unreadable(&self, length: usize, why: &Unreadable) -> Arc<Statement> {
         let statement = match self.settings.replicates {
             true => opaque(StatementKind::ReplicationCommand, OpaqueReason::NotSql),
@@ -124,11 +125,12 @@ impl<H: Host> Session<H> {
         Arc::new(Statement { range: 0..length, ..Arc::unwrap_or_clone(statement) })
     }
 
-    /// Returns true if the proxy may answer a simple query by itself: the server is idle and has no unnamed statement, which
-    /// such a query drops; no message to the client is under way, the client reads, and the message was not held for long.
+    /// Returns true if the proxy may answer a simple query itself: the server is idle and has no unnamed statement,
+    /// which a simple query would drop; no message to the client is under way, the client reads, and the message was
+    /// not held for long.
     fn can_answer(&self) -> bool {
         self.process.is_idle()
-            // Otherwise a timeout of the server was restarted.
+            // Otherwise the session has restarted a timeout of the server.
             && self.message.hold.is_short()
             && self.pipeline.is_empty()
             && self.names.statements.meaning(b"", self.pipeline.batch()) == Meaning::Unknown
@@ -136,7 +138,8 @@ impl<H: Host> Session<H> {
             && self.client.output.len() < HIGH_WATER
     }
 
-    /// The message names a function by its OID. Except for large-object functions, nothing shows what the function writes.
+    /// Judges a call, which names its function by OID. Except for large-object functions, the call does not show its
+    /// writes.
     pub(super) fn function_call(&mut self, header: Header) -> bool {
         self.message.want(HEADER + OID);
         let start = self.client.start_of_body(header);

@@ -25,17 +25,17 @@ pub enum StageKind {
 /// The first reply that the server owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owed {
-    /// None.
+    /// No reply.
     Nothing,
-    /// None: it skips messages up to a Sync that was not sent.
+    /// No reply: the server skips messages up to a Sync that was not sent.
     Skips,
-    /// The reply to a COPY from the client, whose data it reads.
+    /// The reply to a COPY from the client. The server is reading its data.
     CopyIn,
     /// The reply to a statement of the proxy.
     Own,
     /// The reply to a statement that the proxy sends before the client's next message.
     OwnAhead,
-    /// The reply to a statement in place of a rejected one.
+    /// The reply to a statement that replaces a rejected one.
     Rejection,
     /// The reply to a simple query.
     Query,

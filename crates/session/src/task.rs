@@ -1,4 +1,4 @@
-//! The tasks that a session asks for before it goes on with its current message.
+//! The tasks that a session requests before it continues with its current message.
 
 use super::judge::need::Need;
 use super::pending_definitions::CatalogRequest;
@@ -8,16 +8,17 @@ use std::any::Any;
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// A session asks for one task at a time.
+/// A task. A session requests one at a time.
 #[expect(missing_docs, reason = "the comment of a variant covers its fields")]
 pub enum Task {
-    /// Get the process admitted, to one resource after the other.
+    /// Get the process admitted to these resources, one after the other.
     Admit(Vec<(Need, Claim)>),
-    /// Read the catalog, within that time limit.
+    /// Read the catalog within this time limit.
     CatchUp(CatalogRequest, Duration),
     /// Find out which of the databases the role may not drop, rename or move.
     CheckOwner(Vec<String>, Role),
-    /// Close the control connections to a database for a statement, by that role, that needs it without other connections.
+    /// Close the control connections to a database for a statement of that role that needs it without other
+    /// connections.
     LeaveAlone(Alone, Role),
     /// Wait for a permit to parse a text that may take long; `apart`: in another process.
     ParsePermit { apart: bool },
@@ -38,7 +39,7 @@ pub enum Done {
     Tried,
     /// None: the session must not parse the text.
     ParsePermit(Option<ParsePermit>),
-    /// None: there was none in time.
+    /// None: no room became available in time.
     Room(Option<Room>),
 }
 
@@ -61,6 +62,6 @@ pub type Room = Box<dyn HeldRoom>;
 
 /// Room for which other sessions may wait.
 pub trait HeldRoom: Send + Sync {
-    /// Others wait, and the message arrives too slowly. `there`: bytes of it that have arrived.
+    /// Returns true if others wait and the message arrives too slowly. `there`: number of bytes received.
     fn is_overdue(&mut self, there: usize) -> bool;
 }

@@ -58,7 +58,8 @@ impl Transaction {
         self.catalog_changed |= changes_catalog;
     }
 
-    /// A statement has ended the transaction. Another one may have begun with it, or in the same string, since that moment.
+    /// A statement has ended the transaction. Another one may have begun since that moment, by the same statement or
+    /// string.
     pub(super) fn restart(&mut self, since: Option<Instant>) {
         self.began = since;
     }
@@ -112,18 +113,18 @@ impl Transaction {
         &mut self.definitions
     }
 
-    /// The catalog may be another one, and fenced tables may be concerned.
+    /// Returns true if the transaction has changed the catalog in a way that may concern fenced tables.
     pub(super) fn changes_fenced_catalog(&self) -> bool {
         self.catalog_changed && self.definitions.concern_fences()
     }
 
-    /// The server may still commit definitions of the session.
+    /// Returns true if the server may still commit definitions of the session.
     pub(super) fn may_define(&self) -> bool {
         self.catalog_changed || self.definitions.are_under_way()
     }
 
-    /// The server has ended the transaction: its definitions are in the catalog by now, or never will be. `may_have_more`: the
-    /// server is gone, and definitions that were under way may be in the catalog, too. `is_last`: nothing else is under way.
+    /// The server has ended the transaction: its definitions are in the catalog, or never will be. `may_have_more`: the
+    /// server is gone, and pending definitions may be in the catalog, too. `is_last`: nothing else is under way.
     pub(super) fn end_definitions(&mut self, host: &impl Host, may_have_more: bool, is_last: bool) {
         let has_changed = std::mem::take(&mut self.catalog_changed);
         if may_have_more || has_changed && !self.definitions.pass_as_harmless(host) {

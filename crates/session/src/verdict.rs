@@ -1,7 +1,9 @@
-//! The verdict on the message at hand: it is forwarded, rejected, or held back until more is known.
+//! The verdict on the current message: forward it, reject it, or hold it back until more is known.
 //!
-//! Owns the wait for missing facts, and what happens before DROP DATABASE and similar statements, which need a database without
-//! other connections. Must never forward a write that is not admitted, nor close control connections for a statement that
+//! Owns the wait for missing facts, and the steps before DROP DATABASE and similar statements, which need a database
+//! without
+//! other connections. Must never forward a write that is not admitted, nor close control connections for a statement
+//! that
 //! cannot run.
 
 use super::affected::privileges;
@@ -28,16 +30,17 @@ const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
 /// The limit if all fences only observe: a lost observation is better than a waiting statement.
 const CATCH_UP_TO_OBSERVE: Duration = Duration::from_millis(500);
 
-/// Number of admissions in one task. Then the message is judged again.
+/// Maximum number of admissions in one task. Then the message is judged again.
 const MAX_AT_ONCE: usize = MOST_AT_ONCE;
 
-/// Number of looks at the other sessions' suspects. If some end between all looks, the ended ones count after the last look.
+/// Maximum number of looks at other sessions' pending definitions. If some end between all looks, they still count
+/// after the last.
 const MAX_SURVEYS: usize = 4;
 
 /// Number of statements, writes and calls beyond which judging would noticeably delay other sessions of the thread.
 const MANY: usize = 200;
 
-/// The run of the statements that is judged.
+/// Which run of the statements is judged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Run {
     /// The first run: writes are counted.
@@ -68,8 +71,8 @@ impl<H: Host> Session<H> {
         }
         let writes = resolved.iter().any(|statement| self.may_write(statement));
         if writes && (self.pipeline.may_change_catalog() || self.pipeline.holds_rejection()) {
-            // A definition under way may make the written relation a way to a fenced table. Behind a rejection the server may
-            // skip the statement, and no token is raised for a statement that never runs.
+            // A pending definition may make the written relation a way to a fenced table. After a rejection the server
+            // may skip the statement, and a statement that never runs must raise no token.
             return (self.settle(), resolved);
         }
         let facts = &mut self.message.facts;
@@ -115,7 +118,7 @@ impl<H: Host> Session<H> {
             Decision::Settle | Decision::ReadValue | Decision::ReadRows => false,
         };
         if is_reported && !self.pipeline.is_empty() && resolved.iter().any(|statement| statement.is_unread()) {
-            // The server may report a syntax error in the text, and the proxy has to recognize that answer.
+            // The server may report a syntax error in the text, which the proxy must recognize.
             return (self.settle(), resolved);
         }
         self.message.checks = match &decision {
@@ -161,7 +164,7 @@ impl<H: Host> Session<H> {
     }
 
     /// Returns true for a statement that only reads. Its verdict depends on no fact: see the test
-    /// `no_fact_matters_to_what_only_reads`.
+    /// `a_read_only_statement_is_always_forwarded`.
     pub(super) fn needs_no_verdict(&self, statement: &Statement) -> bool {
         statement.only_reads() && !self.host.policies().has_functions()
     }
@@ -184,7 +187,7 @@ impl<H: Host> Session<H> {
                 // Another session may have read it meanwhile.
                 seen = self.host.catalog(Some(&wanted));
             }
-            // A definition that was read meanwhile would count twice: as pending, and as part of the catalog.
+            // A definition whose effect was read meanwhile would count twice: as pending, and as part of the catalog.
             let is_same = |now: Vec<Arc<PendingDefinitions>>| {
                 now.len() == others.len() && now.iter().zip(&others).all(|(one, other)| Arc::ptr_eq(one, other))
             };
@@ -200,8 +203,8 @@ impl<H: Host> Session<H> {
         self.may_write(statement) || self.host.policies().has_functions() && !statement.functions.is_empty()
     }
 
-    /// Returns true if the statement's portal waits outside of a transaction, and the server may refuse the statement behind an
-    /// Execute of the proxy.
+    /// Returns true if the statement's portal waits outside of a transaction, and the server may refuse the statement
+    /// after an Execute of the proxy.
     pub(super) fn may_stand_alone(&self, statement: &Statement) -> bool {
         let is_alone = self.transaction.status() == Status::Idle && self.pipeline.part() == Part::Bound;
         self.is_extended() && is_alone && statement.may_commit()
@@ -213,9 +216,9 @@ impl<H: Host> Session<H> {
         !statement.writes.is_empty() || statement.opaque.is_some() || reads()
     }
 
-    /// The part of the catalog that is needed to judge these statements; `None` if their text is enough. Other sessions may
-    /// change the catalog again as soon as it is read. A reading therefore has to contain only the changes that were seen
-    /// when the message arrived, or the wait would have no end.
+    /// The part of the catalog that is needed to judge these statements; `None` if their text suffices. A reading needs
+    /// to cover only the changes seen when the message arrived: other sessions may keep changing the catalog, and the
+    /// wait would never end.
     pub(super) fn wanted(
         &mut self,
         statements: &[Arc<Statement>],
@@ -236,7 +239,7 @@ impl<H: Host> Session<H> {
         Some(CatalogRequest { since, temporary: self.settings.temporary.clone(), cascades, is_plain })
     }
 
-    /// Returns true if changes in the catalog may change the verdict.
+    /// Returns true if catalog changes may change the verdict.
     fn depends_on_catalog(
         &self,
         statement: &Statement,
@@ -248,7 +251,7 @@ impl<H: Host> Session<H> {
             && (!needs_every_token(statement, self.host.policies()) || is_suspect())
     }
 
-    /// The task that has to be performed before the statements can be judged.
+    /// The task to perform before the statements can be judged.
     fn first(&mut self, wanted: &CatalogRequest) -> Option<Task> {
         let now = self.pipeline.now();
         let since = *self.message.facts.judged_since.get_or_insert(now);
@@ -280,13 +283,13 @@ impl<H: Host> Session<H> {
             return Verdict::Forward;
         }
         if self.process.fence.is_full() && !self.pipeline.is_empty() {
-            // The session first gives up other admissions, which is possible only when the process is idle.
+            // The session first gives up other admissions, which requires an idle process.
             return self.settle();
         }
         let lacks = |need: &Need| {
             self.process.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token)
         };
-        // All admissions that are needed before judging again is worth it, from the first statement on.
+        // Request all missing admissions up to the limit before judging again.
         let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MAX_AT_ONCE).cloned().collect();
         let lacking = if lacking.is_empty() { needs[..1].to_vec() } else { lacking };
         let lacking = self.with_claims(lacking, seen);
@@ -296,7 +299,7 @@ impl<H: Host> Session<H> {
         Verdict::Hold
     }
 
-    /// The needs, each with the grounds on which its token may be raised. These are the same for all keys of a resource.
+    /// The needs, each with the grounds for raising its token. All keys of a resource have the same grounds.
     fn with_claims(&self, needs: Vec<Need>, seen: &CatalogView) -> Vec<(Need, Claim)> {
         let mut known: HashMap<(*const Statement, String), Arc<[RequiredPrivilege]>> = HashMap::new();
         let with_claim = |need: Need| {
@@ -343,9 +346,9 @@ impl<H: Host> Standing for StandingOf<'_, H> {
 }
 
 impl<H: Host> Session<H> {
-    /// Finds out which of the databases belong to others: the server would lock a database before it checks the role, and
-    /// while it waits for the lock, nobody could log in to that database. Then closes the control connections to the database of
-    /// a statement that can run. Returns `None` when there is nothing left to do.
+    /// Finds out which of the databases belong to others: the server would lock a database before it checks the role,
+    /// and while it waits for that lock, all logins to the database block. Then closes the control connections to the
+    /// database, if the statement can run. Returns `None` when nothing is left to do.
     pub(super) fn prepare_databases(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
         let last = statements.iter().rposition(|it| it.needs_database_alone.is_some())?;
         let owned: HashSet<&str> = statements.iter().filter_map(|it| it.database_to_own()).collect();
@@ -363,8 +366,8 @@ impl<H: Host> Session<H> {
         if self.settings.parameter.refuses(&statements[0]) || !is_unchecked && !is_to_leave {
             return None;
         }
-        // Statements that have not run yet may change the role. The server does not run some of those in question behind an
-        // Execute of the proxy, which would begin a pipeline.
+        // Earlier statements of the string may change the role. After an Execute of the proxy, which begins a pipeline,
+        // the server refuses some of these statements.
         let role = match &facts.role {
             _ if statements[..last].iter().any(|it| it.may_change_role()) => self.any_role(),
             Asked::Answered(role) => role.clone(),

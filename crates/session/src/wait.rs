@@ -1,8 +1,9 @@
 //! Messages that wait for a task while a timeout of the server runs: `idle_in_transaction_session_timeout`,
 //! `idle_session_timeout` and `transaction_timeout` end sessions, and the server does not know that the client waits.
 //!
-//! Owns when such a timeout is restarted, and when an Admit is given up because of one. An Admit that was given up goes on:
-//! until it has ended, the session must never forward a message that runs code.
+//! Owns when such a timeout is restarted, and when an Admit is abandoned because of one. An abandoned Admit continues:
+//! until it
+//! has ended, the session must never forward a message that runs code.
 
 use super::host::Host;
 use super::message::{Asked, Limit, Stage, Verdict};
@@ -15,10 +16,10 @@ use fencegate_wire::message::{self, Status};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A message waits this long before the session asks for the timeouts: most Admits take a round trip or two.
+/// How long a message waits before the session queries the timeouts. Most Admits take a round trip or two.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// An Admit is given up at most this long before a timeout. For a short timeout it is a tenth of it.
+/// Maximum time between abandoning an Admit and the timeout. A tenth of the timeout, if that is shorter.
 const MARGIN: Duration = Duration::from_millis(200);
 
 /// The first release that has `transaction_timeout`, and the first that has `idle_session_timeout`.
@@ -41,12 +42,12 @@ impl<H: Host> Session<H> {
         self.message.set_stage(Stage::Requesting(Box::new(task)));
     }
 
-    /// The moment at which a step is due although nothing has happened.
+    /// When a step is due without an event.
     pub fn wakes_at(&self) -> Option<Instant> {
         let hold = &self.message.hold;
         let since = hold.since.filter(|_| self.message.waits_for_task())?;
         match &hold.limit {
-            // Replies may be owed behind messages that the server does not answer yet.
+            // The owed replies may follow messages that the server does not answer yet.
             Asked::Not if !self.pipeline.is_empty() && (hold.flushed || !self.pipeline.needs_flush()) => None,
             Asked::Not => Some(since + PATIENCE),
             Asked::Due => None,
@@ -54,7 +55,7 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// Handles expired deadlines: the message at hand has waited for long, or must not wait longer.
+    /// Handles expired deadlines: the current message has waited for long, or must not wait longer.
     pub(super) fn handle_timeouts(&mut self) {
         if self.wakes_at().is_none_or(|at| self.pipeline.now() < at) {
             return;
@@ -76,7 +77,8 @@ impl<H: Host> Session<H> {
         }
     }
 
-    /// A write that the guard has refused waits behind the server's answer, in a transaction that has failed or ended.
+    /// A write that the guard has refused cannot be abandoned: it waits behind the server's answer, in a transaction
+    /// that has failed or ended.
     fn can_give_up(&self) -> bool {
         self.message.waits_for_task() && self.process.admit().is_some() && !self.pipeline.repetition.is_refused()
     }
@@ -87,7 +89,7 @@ impl<H: Host> Session<H> {
         self.can_give_up() && may_follow && is_answered
     }
 
-    /// Asks with SHOW, which takes no snapshot: see `question`.
+    /// Queries with SHOW, which takes no snapshot: see `question`.
     fn query_timeouts(&mut self) {
         let names = self.limits();
         let questions: Vec<String> = match self.settings.replicates {
@@ -119,7 +121,7 @@ impl<H: Host> Session<H> {
 
     /// The server has reported the values of [`Self::limits`].
     pub(super) fn take_limits(&mut self, values: Vec<Option<String>>) {
-        // The question has restarted the server's idle timeout.
+        // The query has restarted the server's idle timeout.
         self.restart_idle_timeouts();
         let is_open = self.is_in_transaction();
         let limit = |(setting, value): (&'static str, Option<String>)| {
@@ -134,15 +136,15 @@ impl<H: Host> Session<H> {
         self.message.hold.limit = Asked::Answered(limit);
     }
 
-    /// The server waits for the next message with a timeout, which a Flush restarts although it causes no answer. The fence does
-    /// not count the Flush as forwarded: it does nothing in a transaction.
+    /// A Flush restarts the server's idle timeout although it causes no answer. The fence does not count it as
+    /// forwarded: it does nothing in a transaction.
     fn restart_idle_timeouts(&mut self) {
         if self.pipeline.sent_since().is_none() {
             message::put_flush(&mut self.server.output);
         }
     }
 
-    /// Answers the message at hand with LF006. The Admit goes on, so that the next message waits less.
+    /// Answers the current message with LF006. The Admit continues, so the next message waits less.
     fn give_up(&mut self, Limit { setting, value, .. }: &Limit) {
         let Some(admit) = self.process.admit() else { return };
         let waits_for = self.process.fence.waits_for();
@@ -153,13 +155,13 @@ impl<H: Host> Session<H> {
         self.message.resume();
     }
 
-    /// The server answers a question with an error, which is the answer to the message at hand.
+    /// The server answers a question with an error. The current message gets that error.
     pub(super) fn abandon_hold(&mut self) {
         self.process.give_up_admit();
         self.message.hold.end();
     }
 
-    /// Statements that run code wait for the end of an Admit that was given up, which relies on the session writing nothing
+    /// Statements that run code wait for the end of an abandoned Admit, which relies on the session writing nothing
     /// meanwhile.
     pub(super) fn wait_behind_admit(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
         if !self.process.has_given_up() {
@@ -180,7 +182,7 @@ impl<H: Host> Session<H> {
 }
 
 fn may_run_code(statement: &Statement) -> bool {
-    // A transaction that is committed now has run nothing since the Admit began.
+    // The committed transaction has run nothing since the Admit began.
     let is_control = !matches!(statement.transaction, TransactionEffect::None | TransactionEffect::PrepareTransaction);
     let runs_none = matches!(statement.kind, StatementKind::Set | StatementKind::Reset | StatementKind::Prepare)
         || statement.kind.is_discard();

@@ -1,7 +1,8 @@
-//! Writes that a statement may make without showing them: because it is opaque, because of open definitions, or because the
-//! catalog is not known.
+//! Writes that a statement may make without showing them: because it is opaque, because of pending definitions, or
+//! because the
+//! catalog is unknown.
 //!
-//! Must never take the unknown for harmless.
+//! Must never treat the unknown as harmless.
 
 use super::token::Earlier;
 use super::{Judge, Stop};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 /// Why a statement may write relations that its text does not show.
 enum Doubt {
-    /// Its text does not tell.
+    /// Its text does not show its writes.
     Text(OpaqueReason),
     /// It writes this relation, which may lead to a definition of the same transaction.
     Own(String),
@@ -51,7 +52,7 @@ const OWN_HINT: &str =
 const OPAQUE_HINT: &str = "Write to the tables directly. Or install the guard (fencegate guard install), which checks each write in the database, and set `opaque: allow` in the policy, or `opaque_roles: {role: allow}` for this role only.";
 
 impl Judge<'_> {
-    /// The resources that an opaque statement may write, where it needs their tokens.
+    /// The resources that an opaque statement may write, if the policy requires their tokens.
     pub(super) fn hidden(&self, statement: &Statement, earlier: &mut Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
         let doubt = statement.opaque.map(Doubt::Text).or_else(|| self.suspect(statement, earlier));
         let Some(doubt) = doubt else { return Ok(Vec::new()) };
@@ -74,7 +75,8 @@ impl Judge<'_> {
         self.policies.resources.iter().filter(may_be_written)
     }
 
-    /// Applies to all resources with this mode, if the reason concerns no single resource; None: there are none.
+    /// Rejects or observes, depending on the mode, for a reason that concerns no single resource. `None`: no resource
+    /// is affected.
     fn reject_or_observe(&self, mode: Option<Mode>, rejection: Rejection, earlier: &mut Earlier) -> Result<(), Stop> {
         match mode {
             Some(Mode::Enforce) => return Err(rejection.into()),
@@ -100,7 +102,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether a statement may write through a pending definition.
+    /// The doubt about a statement that may write through a pending definition.
     fn suspect(&self, statement: &Statement, earlier: &Earlier) -> Option<Doubt> {
         let within =
             |suspects: &PendingDefinitions| suspects.written_within(statement, self.policies, &self.seen.catalog);
@@ -168,7 +170,7 @@ impl Judge<'_> {
     }
 }
 
-/// True if it reads a relation that may be a view that calls a function in the policies.
+/// Returns true if the statement reads a relation that may be a view which calls a function of the policies.
 fn may_call_by_reading(statement: &Statement, policies: &PolicySet) -> bool {
     let is_plain = |relation: &RelationName| {
         relation.schema.as_deref() == Some("pg_catalog") || policies.tables_called(relation).next().is_some()
@@ -185,12 +187,12 @@ pub fn needs_every_token(statement: &Statement, policies: &PolicySet) -> bool {
             policies.fenced(&write.relation, write.operation).any(|(written, _)| Arc::ptr_eq(written, resource))
         })
     };
-    // Hidden writes could need no other.
+    // A hidden write could not require any other token.
     policies.resources.iter().all(|resource| resource.keyed.is_none() && is_written(resource))
         && is_named_plainly(statement, policies)
 }
 
-/// The policies name all that the statement writes or calls, and it defines nothing.
+/// Returns true if the policies name everything that the statement writes or calls, and it defines nothing.
 pub fn is_named_plainly(statement: &Statement, policies: &PolicySet) -> bool {
     let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
     statement.opaque.is_none()

@@ -82,7 +82,7 @@ pub struct Judge<'a> {
     pub parameter: &'a Parameter,
     /// The server owes replies.
     pub owed: bool,
-    /// Some of these replies may change the parameter, or a rollback that they cause.
+    /// Some of these replies, or a rollback that they cause, may change the parameter.
     pub parameter_in_doubt: bool,
     /// The tokens under which this transaction has written.
     pub written: &'a HashMap<String, Token>,
@@ -138,7 +138,7 @@ impl Judge<'_> {
                     // A forwarded message may have ended the failed transaction.
                     return Decision::Settle;
                 }
-                // The server refuses it, and all that follows in the same string.
+                // The server refuses the statement and everything after it in the same string.
                 break;
             }
             earlier.statement = statement.clone();
@@ -196,7 +196,7 @@ impl Judge<'_> {
                 self.need(resource, writes, true, parameter, earlier, &mut needs)?;
                 continue;
             };
-            // Without a token the keys do not matter; with keys that only the guard finds, there has to be one.
+            // The keys matter only with a token. Keys that only the guard can determine require one.
             let are_known = keys.iter().all(Result::is_ok);
             let by_path = are_known && statement.keys_by_path && self.names_may_differ(earlier);
             if (keys.is_empty() || !are_known || by_path) && !self.presents(&resource, writes, parameter, earlier)? {
@@ -233,12 +233,13 @@ impl Judge<'_> {
         is_foreign.then(|| Rejection::NotOwner { database: database.to_owned() })
     }
 
-    /// An operator or type without a schema may not be the catalog's own.
+    /// Returns true if an unqualified operator or type may not be the catalog's own.
     fn names_may_differ(&self, earlier: &Earlier) -> bool {
         self.seen.catalog.has_shadows() || self.shadows_keys || earlier.shadow_keys
     }
 
-    /// The answer for the current search path. Earlier statements of the same string may change the path.
+    /// Whether unqualified operators and types are the catalog's own under the current path, which earlier statements
+    /// may change.
     fn path_leads_to_catalog(&self, earlier: &Earlier) -> Result<bool, Stop> {
         if self.shadows_keys || earlier.shadow_keys || earlier.may_set_path {
             return Ok(false);
@@ -252,7 +253,7 @@ impl Judge<'_> {
             let mut observed = Earlier::default();
             let hidden = match self.hidden(statement, &mut observed) {
                 Ok(resources) if observed.passed.is_empty() => resources.into_iter().map(Some).collect(),
-                // Rejected for any other role, or it would be.
+                // Any other role would be rejected, or observed.
                 _ => vec![None],
             };
             let passed = |resource| PassedWrite { resource, statement: statement.clone(), observed: None };

@@ -1,8 +1,10 @@
-//! The token that a session presents for a resource, whether it may, and the combined effect of earlier statements in the same
-//! string: they run first, if it runs.
+//! The token that a session presents for a resource, whether it may present it, and the combined effect of earlier
+//! statements
+//! in the same string, which run first.
 //!
-//! Must never admit by itself: only the database says whether the fence accepts a token. Must never reject by a fence that only
-//! observes.
+//! Must never admit by itself: only the database decides whether the fence accepts a token. Must never reject because
+//! of a
+//! fence that only observes.
 
 use super::need::{Need, Needs, PassedWrite};
 use super::{Judge, Stop};
@@ -17,7 +19,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 impl Judge<'_> {
-    /// Adds that the statement needs the session's token for the resource, if it does.
+    /// Adds the session's token for the resource, if the statement needs it.
     pub(super) fn need(
         &self,
         resource: Arc<Resource>,
@@ -46,7 +48,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// The session presents a token for the resource, or for some key of it; it need not where this is false.
+    /// Returns true if the session presents a token for the resource or for some key of it. If false, it need not.
     pub(super) fn presents(
         &self,
         resource: &Arc<Resource>,
@@ -75,7 +77,7 @@ impl Judge<'_> {
             ParameterValue::Invalid => Rejection::InvalidValue { resource: resource.name.clone() },
             ParameterValue::Unknown => return self.in_doubt(resource, earlier),
         };
-        // Reads are never fenced; those that lock are, for holders of a token only.
+        // Reads are never fenced. Locking reads are fenced only for sessions with a token.
         if writes {
             earlier.observed_or(resource, rejection)?;
         }
@@ -87,13 +89,13 @@ impl Judge<'_> {
         earlier.observed_or(resource, may_be_another(earlier.statement.kind)).map(|()| false)
     }
 
-    /// The server can be asked for the parameter: it is not known before this string, and no transaction has failed, in which
-    /// nothing is answered.
+    /// Returns true if the server can be queried for the parameter: it was unknown before this string, and no
+    /// transaction has failed.
     fn is_answered(&self) -> bool {
         *self.parameter.current() == ParameterValue::Unknown && !self.parameter.failed()
     }
 
-    /// The token to present; None when the statement may pass without one.
+    /// The token to present; `None` if the statement may pass without one.
     fn token_for(
         &self,
         resource: &Arc<Resource>,
@@ -130,7 +132,7 @@ impl Judge<'_> {
     }
 }
 
-/// The table of the resource that the statement may mean by a name without a schema.
+/// The table of the resource that an unqualified name in the statement may refer to.
 fn by_bare_name(resource: &Resource, statement: &Statement) -> Option<QualifiedName> {
     let is_bare = |table: &QualifiedName| {
         let mut writes = statement.writes.iter().map(|write| &write.relation);
@@ -139,7 +141,7 @@ fn by_bare_name(resource: &Resource, statement: &Statement) -> Option<QualifiedN
     resource.tables.iter().map(|table| &table.name).find(|name| is_bare(name)).cloned()
 }
 
-/// LF003, if the open transaction, or an earlier statement of the same string, writes to the resource under another token.
+/// LF003 if the open transaction or an earlier statement of the same string writes to the resource under another token.
 fn two_tokens(
     resource: &Resource,
     presented: Token,
@@ -156,7 +158,7 @@ fn two_tokens(
     })
 }
 
-/// The effects of the statements before another one in the same string.
+/// The effects of earlier statements in the same string.
 #[derive(Default)]
 pub(super) struct Earlier {
     pub(super) needs: Needs,
@@ -164,17 +166,17 @@ pub(super) struct Earlier {
     pub(super) passed: Vec<PassedWrite>,
     pub(super) ended_transaction: bool,
     pub(super) suspects: PendingDefinitions,
-    /// The session's role may be another.
+    /// They may change the session's role.
     pub(super) role_changes: bool,
-    /// Code that they run may change the search path.
+    /// Their code may change the search path.
     pub(super) may_set_path: bool,
     /// They may create operators or types that hide the catalog's own.
     pub(super) shadow_keys: bool,
-    /// Some may have changed the token unseen, and it is presumed that they have not.
+    /// Some may have changed the token unseen. The proxy presumes that they have not.
     pub(super) presumes: bool,
     /// The resources whose token the server has checked since.
     pub(super) checked: HashSet<String>,
-    /// The statement at hand.
+    /// The current statement.
     pub(super) statement: Arc<Statement>,
 }
 
@@ -187,7 +189,7 @@ impl Earlier {
         }
     }
 
-    /// A fence that only observes rejects nothing.
+    /// Returns the rejection, or records it if the fence only observes.
     pub(super) fn observed_or(&mut self, resource: &Arc<Resource>, rejection: Rejection) -> Result<(), Stop> {
         if resource.mode == Mode::Enforce {
             return Err(rejection.into());

@@ -1,7 +1,7 @@
 //! COPY from the client: the messages of the pipeline while the server reads COPY data.
 //!
-//! Owns the state of that COPY. Must never pass a Sync within it without a record: the server ignores the Sync while it
-//! reads data, and answers it if the COPY has failed.
+//! Owns the state of that COPY. Must never forward a Sync within it without recording that: the server ignores the Sync
+//! while it reads data, and answers it if the COPY has failed.
 
 use super::request::Effects;
 use super::{Pipeline, Reply, Request};
@@ -13,15 +13,16 @@ pub(super) struct CopyIn {
     reading: bool,
     /// A COPY from the client has begun and not ended.
     begun: bool,
-    /// A Sync was sent within a COPY. If the COPY fails, nothing tells whether the server ignored the Sync or will answer it.
-    /// Only in sessions whose statements are not judged.
+    /// A Sync was sent within a COPY. If the COPY fails, it is unknown whether the server ignored the Sync or will
+    /// answer it. Only in sessions whose statements are not judged.
     sync_in_doubt: bool,
-    /// The client has sent a Sync within the COPY, and no data since. The proxy withheld it: the server would ignore it.
+    /// The client has sent a Sync within the COPY, and no data since. The proxy withheld it because the server would
+    /// ignore it.
     sync_withheld: bool,
 }
 
 impl CopyIn {
-    /// A message is forwarded. Returns false if the server will not answer it as part of the queue.
+    /// Records a forwarded message. Returns false if the server will not answer it as part of the queue.
     pub(super) fn takes(&mut self, to: &Request) -> bool {
         if !self.reading {
             return true;
@@ -55,7 +56,7 @@ impl Pipeline {
         self.owed.has(Effects::COPIES)
     }
 
-    /// The server asks for COPY data: it ignores every Sync that was sent before the data ends.
+    /// The server requests COPY data. It ignores every Sync that was sent before the data ends.
     pub fn copy_in(&mut self) {
         (self.copy.begun, self.copy.reading) = (true, true);
         self.copy.sync_withheld = false;
@@ -72,7 +73,7 @@ impl Pipeline {
         }
     }
 
-    /// A COPY at the front has succeeded. If it was one from the client, its messages are answered.
+    /// A COPY at the front has succeeded. If it was from the client, its messages are answered.
     pub fn copy_done(&mut self) {
         if !std::mem::take(&mut self.copy.begun) {
             return;
@@ -91,7 +92,8 @@ impl Pipeline {
         self.copy.sync_withheld = true;
     }
 
-    /// The COPY has failed where the server most likely has not read the Sync yet. Returns true if the Sync has to be sent now.
+    /// Returns true if the COPY has failed and the withheld Sync must be sent now. The server most likely has not read
+    /// it yet.
     pub fn take_withheld_sync(&mut self) -> bool {
         std::mem::take(&mut self.copy.sync_withheld)
     }
@@ -101,7 +103,7 @@ impl Pipeline {
         self.copy.sync_in_doubt
     }
 
-    /// The server has answered that Sync: it skips no more.
+    /// The server has answered that Sync and skips no more.
     pub fn sync_answered(&mut self) {
         self.skipping = false;
     }

@@ -22,10 +22,10 @@ use copy::CopyIn;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Entries beyond which no more messages are read from the client.
+/// Number of entries at which the proxy stops reading messages from the client.
 const MAX_ENTRIES: usize = 10_000;
 
-/// Memory that the statements of all entries may hold before that, in bytes.
+/// Memory that the statements of all entries may hold until then, in bytes.
 const MAX_WEIGHT: usize = 8 << 20;
 
 /// One forwarded message that the server will answer.
@@ -48,10 +48,10 @@ pub struct Pipeline {
     copy: CopyIn,
     /// The server skips messages up to a Sync that has not been sent yet.
     skipping: bool,
-    /// Set while the next entry is one that was admitted: only the catalog may show that it writes.
+    /// Set while the next entry is an admitted message: possibly only the catalog shows that it writes.
     admitting: bool,
     unreported: Unreported,
-    /// Number of the current batch: an error in the extended protocol skips to its end, and not beyond.
+    /// Number of the current batch. An error in the extended protocol skips the rest of its batch only.
     batch: u64,
     part: Part,
     /// When the first message since the last ReadyForQuery was forwarded; `None` if none was.
@@ -60,7 +60,7 @@ pub struct Pipeline {
     now: Instant,
     /// Set once a Flush was sent because the queue is full.
     flush_sent: bool,
-    /// Set while a statement of the proxy is prepared that has to be closed after the next Sync.
+    /// Set while a prepared statement of the proxy must be closed after the next Sync.
     rejection_prepared: bool,
     pub(super) repetition: Repetition,
     /// The verdict on a forwarded text that the proxy could not read.
@@ -114,7 +114,7 @@ pub enum Part {
     Empty,
     /// Portals that were not executed.
     Bound,
-    /// An Execute: the server runs no statement behind it that has to be alone in its transaction.
+    /// An Execute. After it, the server runs no statement that must be alone in its transaction.
     Executed,
 }
 
@@ -139,7 +139,7 @@ impl Pipeline {
         }
     }
 
-    /// The next message that is forwarded was admitted. Only the catalog may show that it writes.
+    /// The next forwarded message is an admitted one. Possibly only the catalog shows that it writes.
     pub fn admit_next(&mut self) {
         self.admitting = true;
     }
@@ -202,7 +202,7 @@ impl Pipeline {
         answered.is_some_and(|reply| reply.to.is_extended())
     }
 
-    /// The entry that the next reply answers. The parts of a COPY never stand first.
+    /// The entry that the next reply answers. Parts of a COPY are never at the front.
     pub fn front(&mut self) -> Option<&mut Reply> {
         self.queue.front_mut()
     }
@@ -217,7 +217,7 @@ impl Pipeline {
         let reply = self.queue.front()?;
         self.owed.remove(reply.effects, reply.weight);
         let runs_code = reply.effects.has(Effects::LEXING);
-        // The type of a literal decides how it is read: one of an array or row of domains runs their checks.
+        // A literal is read by its type's input function. For arrays or rows of domains, that runs the domains' checks.
         self.unreported.code_ran |= runs_code || matches!(reply.to, Request::Parse { .. });
         self.unreported.path |= runs_code;
         self.unreported.lexing |= runs_code;
@@ -242,8 +242,7 @@ impl Pipeline {
         self.owed.has(Effects::WRITES)
     }
 
-    /// Returns true if an entry stands in place of a rejected message: the server skips the messages behind it in the same
-    /// pipeline.
+    /// Returns true if an entry replaces a rejected message: the server skips later messages of the same pipeline.
     pub fn holds_rejection(&self) -> bool {
         self.owed.has(Effects::REJECTS)
     }
@@ -258,12 +257,12 @@ impl Pipeline {
         self.owed.has(Effects::LEXING) || self.unreported.lexing
     }
 
-    /// Returns true if the bytes may be read in another way once the effect of forwarded messages is known.
+    /// Returns true if pending effects of forwarded messages may change how the bytes are read.
     pub fn leaves_in_doubt(&self, text: &[u8]) -> bool {
         self.lexing_in_doubt() && text.iter().any(|byte| *byte == b'\\' || !byte.is_ascii())
     }
 
-    /// The server has answered a question about how text is read.
+    /// The server has answered a query for how text is read.
     pub fn lexing_reported(&mut self) {
         self.unreported.lexing = false;
     }
@@ -299,7 +298,7 @@ impl Pipeline {
         self.batch
     }
 
-    /// A message begins that an error in the current batch does not skip.
+    /// A message begins a new batch: an error in the current one does not skip it.
     pub fn begin_batch(&mut self) {
         self.batch += 1;
     }
@@ -346,7 +345,7 @@ impl Pipeline {
         self.sent_since = None;
     }
 
-    /// Takes the room of a message that was forwarded, until the message is written to the server.
+    /// Keeps the room of a forwarded message until the message is written to the server.
     pub fn keep_room(&mut self, room: Option<Room>) {
         self.unwritten = room;
     }

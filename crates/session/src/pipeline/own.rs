@@ -1,11 +1,13 @@
-//! The proxy's own messages among the client's: questions, rejections, Sync and Flush; statements by which the server raises an
-//! error of the proxy; and checks of the token between the statements of a string, where one may change `lease.fence` unseen.
+//! The proxy's own messages among the client's: questions, rejections, Sync and Flush; statements by which the server
+//! raises an
+//! error of the proxy; and checks of the token between the statements of a string, where one may change `lease.fence`
+//! unseen.
 //!
 //! Must never
 //! - let the client see an answer to them, except an error;
 //! - touch the client's own statements and portals, not even the unnamed ones;
-//! - let a statement succeed that rejects another one: the server would run the statements behind it;
-//! - let a write run before its check, which precedes it in the same string: the first error ends the string.
+//! - let a statement that rejects another one succeed: the server would run the statements behind it;
+//! - let a write run before its check: the check precedes it in the same string, which the first error ends.
 
 use super::{Audience, Part, Pipeline, Request};
 use crate::judge::need::{Need, PassedWrite};
@@ -58,8 +60,8 @@ impl Pipeline {
         }
     }
 
-    /// Sends messages that raise an error in place of one of the extended protocol. `rolls_back`: the rejected statement
-    /// would have ended the transaction.
+    /// Sends messages that raise an error in place of an extended-protocol message. `rolls_back`: the rejected
+    /// statement would have ended the transaction.
     pub fn put_rejection(&mut self, output: &mut BytesMut, raise: &str, audience: Audience, rolls_back: bool) {
         if rolls_back {
             self.run(output, "ROLLBACK", rollback(), &Audience::Proxy);
@@ -75,7 +77,7 @@ impl Pipeline {
         self.rejection_prepared = true;
     }
 
-    /// After a Sync: closes the statement that raised an error, which must not stay at the server.
+    /// After a Sync, closes the statement that raised an error: it must not stay at the server.
     pub fn close_rejection(&mut self, output: &mut BytesMut) {
         if std::mem::take(&mut self.rejection_prepared) {
             message::put_close_statement(output, REJECTION);
@@ -84,8 +86,8 @@ impl Pipeline {
         }
     }
 
-    /// While the queue is full, returns true once if a Flush has to make the server answer: it may keep answers in its
-    /// buffer, without which nothing more is read.
+    /// Returns true once while the queue is full and a Flush must make the server answer: it may buffer its answers,
+    /// and the proxy reads no more until it gets some.
     pub fn flush_is_due(&mut self) -> bool {
         let is_due = self.is_full() && self.needs_flush() && !self.flush_sent;
         self.flush_sent |= is_due;
@@ -115,7 +117,7 @@ pub fn rollback() -> Arc<Statement> {
     })
 }
 
-/// Returns true if the server's next answer to this is about a statement of the proxy.
+/// Returns true if the server's next answer to this is for a statement of the proxy.
 pub fn is_own(request: &Request) -> bool {
     let at_hand = match request {
         Request::Query { statements, completed, .. } => statements.get(*completed),
@@ -145,7 +147,7 @@ pub fn checking_statement(tokens: &[(&str, Token)]) -> String {
     format!("DO LANGUAGE plpgsql $fencegate$BEGIN {}END$fencegate$", tokens.iter().map(check).collect::<String>())
 }
 
-/// Returns true if the server's message, in any language, is about the statement that raises this error.
+/// Returns true if the server's message, in any language, comes from the statement that raises this error.
 pub fn is_raised(message: &[u8], error: &ErrorText) -> bool {
     let name = unknown_parameter(error);
     message.windows(name.len()).any(|part| part == name.as_bytes())
@@ -175,7 +177,7 @@ pub(crate) fn checks(needs: &[Need], statements: &[Arc<Statement>]) -> Vec<Check
     }
 }
 
-/// The text with the checks in their places; `None` where a statement has no place in it.
+/// The text with the checks in their places; `None` if a statement's place in it is unknown.
 pub(crate) fn pieces<'t>(text: &'t [u8], statements: &[Arc<Statement>], checks: &'t [Check]) -> Option<Vec<&'t [u8]>> {
     let (mut pieces, mut from) = (Vec::new(), 0);
     for check in checks {

@@ -13,9 +13,9 @@ pub enum Audience {
     Proxy,
     /// The proxy, before the client's next message. The client must not even see an error.
     ProxyAhead,
-    /// The proxy's statement stands in place of a rejected one: the client receives the error as its own.
+    /// The proxy's statement replaces a rejected one: the client receives the error as its own.
     Rejection {
-        /// Characters that the proxy put before the client's text, to be taken from an error's position.
+        /// Number of characters that the proxy put before the client's text, to subtract from an error's position.
         shift: usize,
         /// The error that the client receives.
         text: Arc<ErrorText>,
@@ -90,7 +90,7 @@ impl Effects {
     pub(crate) const CATALOG: Effects = Effects(8);
     /// It may be a COPY from the client.
     pub(crate) const COPIES: Effects = Effects(16);
-    /// It stands in place of a rejected message.
+    /// It replaces a rejected message.
     pub(crate) const REJECTS: Effects = Effects(32);
     /// Number of different effects.
     pub(crate) const COUNT: usize = 6;
@@ -100,7 +100,7 @@ impl Effects {
         if has_more { Effects(self.0 | more.0) } else { self }
     }
 
-    /// Returns true if one of these is among them.
+    /// Returns true if the set contains one of these.
     pub(crate) fn has(self, effects: Effects) -> bool {
         self.0 & effects.0 != 0
     }
@@ -116,7 +116,8 @@ impl Effects {
     }
 }
 
-/// Binding it plans it, which may call a function that sets `lease.fence`. Definitions, CALL and DO are not planned then.
+/// Returns true if planning at Bind may call a function that sets `lease.fence`. Bind does not plan definitions, CALL
+/// or DO.
 pub(crate) fn planning_may_set_parameter(statement: &Statement) -> bool {
     let is_definition = statement.opaque.is_none() && statement.changes_catalog;
     let is_utility = is_definition || matches!(statement.kind, StatementKind::Call | StatementKind::Do);
@@ -181,7 +182,7 @@ impl Request {
     pub(crate) fn affects_lexing(&self) -> bool {
         let may_set = |statement: &Statement| !statement.runs_nothing();
         match self {
-            // Where they were not judged there are no statements.
+            // A query without statements was not judged.
             Request::Query { statements, .. } => {
                 statements.is_empty() || statements.iter().any(|statement| may_set(statement))
             }
