@@ -6,7 +6,7 @@
 use fencegate_statement::Operation::{self, Ddl, Delete, Insert, Lock, Read, Truncate, TruncateCascade, Update};
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// `pg_class.oid`; or `pg_proc.oid`, as [`function`] has it.
+/// `pg_class.oid`; or `pg_proc.oid`, as encoded by [`function`].
 pub(super) type Oid = u64;
 
 /// A function that a policy names, as a vertex among the relations. A call counts as a read of that vertex.
@@ -79,7 +79,7 @@ impl Link {
             (Link::Child { .. } | Link::Parent { .. }, same) => itself(same),
             (Link::View(Through::Refresh), Insert) => &[Read],
             (Link::View(Through::Refresh), _) => &[],
-            // A view of a view: anything may be locked through it.
+            // Through a view of a view, anything may be locked.
             (Link::View(_), Lock) => &[Lock],
             (Link::View(_), Read) => &[Read],
             (Link::View(Through::Trigger), Insert | Update | Delete) => ANY,

@@ -98,7 +98,7 @@ pub struct Reached<'a> {
     pub table: &'a RelationName,
     /// The operation on that table.
     pub operation: Operation,
-    /// The written relation has the table's columns under the same names, with the values that they receive.
+    /// The written relation has the table's columns, with the same names and values.
     pub same_columns: bool,
 }
 

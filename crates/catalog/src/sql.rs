@@ -1,12 +1,13 @@
-//! The catalog queries, and their subject as arrays of names. Also the objects that `DROP … CASCADE` may drop from
-//! fenced tables: everything on which a part of them depends, along `pg_depend`.
+//! The catalog queries, and their subject as arrays of names. Also queries the objects that `DROP … CASCADE` may drop
+//! from
+//! fenced tables: everything on which a part of them depends, according to `pg_depend`.
 //!
 //! Owns which dependency is a call, and by which operation on which relation. Must never
 //! - read everything: a query starts from the fenced tables and walks outwards, because a database may have 100,000
 //!   relations, and any role may create more;
 //! - put a name into a statement, except within an array;
-//! - omit a rare kind of call, or a function that mentions a fenced table: a write through a call that is not found is
-//!   not fenced;
+//! - omit a rare kind of call, or a function that mentions a fenced table: a write through an unknown call is not
+//!   fenced;
 //! - omit a dependency.
 
 use super::{CatalogError, is_in_schema, names};
@@ -57,7 +58,8 @@ const TIMEOUT_OF_SESSION: &str = "250ms";
 /// How to determine the views through which nothing can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Views {
-    /// The server reports these views. It locks them for this, so the query fails if another process has locked one.
+    /// The server reports these views. It locks them for this, so the query fails if another transaction has locked
+    /// one.
     Asked,
     /// Treat all views as writable.
     AllWritable,

@@ -70,8 +70,8 @@ impl DeclaredIssuer {
         }
     }
 
-    /// The candidates' keys of one election in etcd may be among those of the other. Elections of keys share their
-    /// prefix with no other. Leases cannot be nested.
+    /// Returns true if candidates' keys of one etcd election may be among those of the other. Elections of keys share
+    /// their prefix with no other election. Leases cannot be nested.
     pub(super) fn may_be_nested_with(&self, other: &Self) -> bool {
         use Issuer::Election;
         use Issuers::Elections;

@@ -11,8 +11,8 @@ use fencegate_leader::ElectionName;
 use fencegate_statement::Operation;
 use std::fmt;
 
-/// A unit of leadership: only one leader at a time may write it. A keyed resource stands for one unit for each value of a
-/// column.
+/// A unit of leadership: only one leader at a time may write it. A keyed resource represents one unit for each value of
+/// a column.
 #[derive(Clone, Debug)]
 pub struct Resource {
     /// The name in tokens, errors and metrics; for a keyed resource, with the placeholder.
@@ -60,7 +60,8 @@ impl Resource {
 pub struct FencedTable {
     /// The table's schema and name.
     pub name: QualifiedName,
-    /// Sorted; never contains [`Operation::Lock`], [`Operation::Cascade`] and [`Operation::TruncateCascade`], which follow the others.
+    /// Sorted. Never contains [`Operation::Lock`], [`Operation::Cascade`] or [`Operation::TruncateCascade`], which
+    /// follow from the others.
     pub operations: Vec<Operation>,
     /// The table's only database, if the policy names it. The table is fenced wherever it exists; a missing table is
     /// reported only for this database.

@@ -13,7 +13,7 @@ pub struct SqlFile {
     fragments: &'static [Fragment],
 }
 
-/// A name, and the SQL for `:name` unless the call gives another value. psql receives them as variables.
+/// A name, and its SQL unless the call gives another value. psql receives them as variables.
 pub type Fragment = (&'static str, &'static str);
 
 /// The value of a parameter.

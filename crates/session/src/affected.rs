@@ -20,7 +20,7 @@ pub struct AffectedResource {
     /// Set if the statement writes; otherwise it only locks.
     pub writes: bool,
     /// The keys of a keyed resource; `None` for any other. Empty if only the guard can determine them, or if the
-    /// statement affects no row.
+    /// statement shows that it affects no row.
     pub keys: Option<Vec<KeyedResource>>,
 }
 

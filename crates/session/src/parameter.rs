@@ -193,7 +193,7 @@ impl Parameter {
         self.forget();
     }
 
-    /// Every statement runs in a transaction, if only until its own end.
+    /// Begins a transaction, if none is open: every statement runs in one, if only its own.
     fn begin(&mut self) {
         if self.snapshots.is_empty() {
             self.snapshot(None);

@@ -1,8 +1,10 @@
-//! The way from a text to its script: limits, encoding, the fast reader or the tree, ranges; beyond the limits, tokens.
+//! From a text to its script: limits, encoding, the fast reader or the tree, ranges; beyond the limits, tokens.
 //!
-//! The fast reader handles single SELECT, INSERT, UPDATE and DELETE statements, from the parser's summary, which costs a fifth of
-//! the tree and takes deeper expressions, but leaves things out. Must never accept a text that may hold one of them: the fast
-//! reader answers None, and the tree is read instead.
+//! The fast reader handles single SELECT, INSERT, UPDATE and DELETE statements from the parser's summary. The summary
+//! costs a
+//! fifth of the tree and allows deeper expressions, but omits some clauses. The fast reader must never accept a text
+//! that may
+//! contain one of them: it returns None, and the tree is read instead.
 
 use super::encoding::Sql;
 use super::rows::Rows;
@@ -16,40 +18,40 @@ use pg_query::protobuf::summary_result::Context;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Longest text for the parsers, in bytes: a longer one would need more memory than a session may take.
+/// Maximum length of a text for the parsers, in bytes. A longer one would need more memory than a session may take.
 const LONGEST: usize = 4 << 20;
 
-/// As [`LONGEST`] for a text that needs the tree, which takes up to a thousand times its text in memory.
+/// Like [`LONGEST`], for a text that needs the tree, which may take a thousand times the memory of its text.
 pub(crate) const LONGEST_TREE: usize = 512 << 10;
 
-/// A text of several statements that is longer is read one by one.
+/// From this length on, in bytes, the statements of a text are parsed one by one.
 const LONG: usize = 8 << 10;
 
-/// The most that a script may hold, in bytes: the judge looks at all of it.
+/// Maximum memory of a script, in bytes: the judge looks at all of it.
 const HEAVIEST: usize = 4 << 20;
 
-/// About a hundredth of a second.
+/// Maximum number of bytes that the lexer reads again: about a hundredth of a second.
 const DEAREST: usize = 16 << 20;
 
 /// Determines the effects of a text, statement by statement. `text` excludes the terminating NUL of the protocol.
 ///
-/// An untrusted text may take unlimited time and memory, and end the process: use [`super::Cache`] for those.
+/// Parsing an untrusted text may take unlimited time and memory, and end the process: use [`super::Cache`] for those.
 pub fn analyze(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     read_text(text, lexing, false)
 }
 
-/// As [`analyze`], and says of every write which rows it touches, as far as the text tells. It takes longer.
+/// Like [`analyze`], but also reports the rows of every write, as far as the text shows them. Takes longer.
 pub fn analyze_rows(text: &[u8], lexing: Lexing) -> Result<Script, Unreadable> {
     read_text(text, lexing, true)
 }
 
-/// The facts that the tokens of a text prove, without a limit to its size. They show only rows of constants that are inserted.
+/// The facts that the tokens of a text prove, without a limit on its size. Tokens show only inserted rows of constants.
 pub fn read_tokens(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Script> {
     let proved = lexical::read(text, lexing).map(|statement| Script { statements: vec![Arc::new(statement)] })?;
     Some(if with_rows { proved } else { proved.with_all_rows(&Rows::left_out()) })
 }
 
-/// [`analyze`], or [`analyze_rows`].
+/// Runs [`analyze`] or [`analyze_rows`].
 pub(crate) fn read_text(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
     match parse(text, lexing, with_rows) {
         Err(Unreadable::TooComplex) => read_tokens(text, lexing, with_rows).ok_or(Unreadable::TooComplex),
@@ -66,9 +68,9 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
     let options = options(lexing);
     let plain = read_plain(sql.text(), options).map(|statement| Script { statements: vec![Arc::new(statement)] });
     let mut script = match plain {
-        // The tree says more, where there is one.
+        // Only the tree shows the rows.
         Some(plain) if with_rows && plain.statements.iter().any(|statement| !statement.writes.is_empty()) => {
-            // The fast reader takes longer texts than the tree does.
+            // The fast reader accepts longer texts than the tree.
             read_tree(sql.text(), options).unwrap_or_else(|_| plain.with_all_rows(&Rows::unread()))
         }
         Some(plain) => plain.with_all_rows(&Rows::left_out()),
@@ -77,7 +79,7 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
     if script.statements.iter().map(|statement| statement.weight()).sum::<usize>() > HEAVIEST {
         return Err(Unreadable::TooComplex);
     }
-    // The server cuts a name of 63 bytes by the session's encoding, the parser as UTF-8.
+    // The server truncates a name of 63 bytes by the session's encoding, the parser as UTF-8.
     let is_long = |name: &str| name.len() > LONGEST_SURE_NAME && !text.is_ascii();
     let single_bytes = lexing.server == ServerEncoding::SingleByte;
     let is_unsure = |name: &str| match sql.is_foreign() {
@@ -90,14 +92,14 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
         _ => false,
     };
     let is_unread = |statement: &Arc<Statement>| statement.names().any(is_unsure) || prepared(statement);
-    // The names of relations and columns do not matter in a mere query: reads are never fenced.
+    // In a pure query, the names of relations and columns do not matter: reads are never fenced.
     let is_query = |statement: &Arc<Statement>| statement.kind == StatementKind::Select && statement.writes.is_empty();
     let names_more = |statement: &Arc<Statement>| statement.names().any(|name| !name.is_ascii());
     let is_folded = |statement: &Arc<Statement>| !is_query(statement) || names_more(statement);
     if script.statements.iter().any(is_unread) || sql.folds_more() && script.statements.iter().any(is_folded) {
         return Err(Unreadable::Encoding);
     }
-    // The server reads such a name or value of a key in this way, and turns escapes into bytes of its own encoding.
+    // The server reads other such names and key values in this way, but turns escapes into bytes of its own encoding.
     let is_unsure = |word: &str| is_unsure(word) || !word.is_ascii() && text.contains(&b'\\');
     for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
         statement.forget_rows(&is_unsure);
@@ -124,9 +126,9 @@ pub(super) fn read_tree(sql: &str, options: ParserOptions) -> Result<Script, Unr
     read.unwrap_or(Err(Unreadable::TooComplex))
 }
 
-/// As [`read_tree`], on a stack that has room for the tree.
+/// Like [`read_tree`], on a stack that has room for the tree.
 pub(super) fn read_tree_here(sql: &str, options: ParserOptions) -> Result<Script, Unreadable> {
-    // One tree after the other takes less memory than all at once. Each of them being right, they are so together.
+    // Several small trees take less memory than a single one. If each piece is valid SQL, so is the whole.
     let pieces = if sql.len() > LONG { pieces(sql, options) } else { Vec::new() };
     let in_pieces = || {
         let mut script = Script::default();
@@ -137,7 +139,7 @@ pub(super) fn read_tree_here(sql: &str, options: ParserOptions) -> Result<Script
     };
     match in_pieces() {
         Ok(script) if pieces.len() > 1 => Ok(script),
-        // There are semicolons within a statement.
+        // A statement contains semicolons.
         Err(Unreadable::Syntax) | Ok(_) => Ok(Script { statements: read_piece(sql, 0..sql.len(), options)? }),
         Err(why) => Err(why),
     }
@@ -147,7 +149,7 @@ fn are_conforming(options: ParserOptions) -> bool {
     options.bits() & ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS.bits() == 0
 }
 
-/// Cuts a text at its semicolons; not at all where it cannot be told where they are.
+/// Splits a text at its semicolons. Returns no pieces if their positions are uncertain.
 fn pieces(sql: &str, options: ParserOptions) -> Vec<Range<usize>> {
     let mut tokens = Lexemes::new(sql.as_bytes(), are_conforming(options));
     let (mut pieces, mut start, mut depth) = (Vec::new(), 0, 0_usize);
@@ -210,7 +212,7 @@ const WORDS_FOR_THE_TREE: [&[u8]; 5] = [b"config", b"conflict", b"for", b"operat
 /// The summary does not show the function calls of RETURNING.
 const RETURNING: &[u8] = b"returning";
 
-/// Reads the text if it is one plain statement; None says nothing about it.
+/// Reads the text if it is one plain statement. None proves nothing.
 pub(super) fn read_plain(sql: &str, options: ParserOptions) -> Option<Statement> {
     let range = trim(sql, 0..sql.trim_ascii_end().trim_end_matches(';').len());
     let text = sql.get(range.clone())?;
@@ -228,7 +230,7 @@ pub(super) fn read_plain(sql: &str, options: ParserOptions) -> Option<Statement>
             statement.reads.push(relation(&table.schema_name, &table.table_name));
             continue;
         }
-        // A second table, or one in a SELECT, is none that this reader understands.
+        // This reader does not handle a second table, or a table in a SELECT.
         if !statement.writes.is_empty() || table.context != Context::Dml as i32 {
             return None;
         }
@@ -263,7 +265,7 @@ fn start_of(text: &str) -> Option<Start> {
 }
 
 fn needs_the_tree(text: &str) -> bool {
-    // A RETURNING of nothing but names, to the end, calls nothing.
+    // If only names follow RETURNING, up to the end, it calls nothing.
     let names = |c: char| c.is_ascii_alphanumeric() || c.is_ascii_whitespace() || "_,.*\"".contains(c);
     let before_names = text.trim_end_matches(names);
     let is_one = |word: &[u8], wanted: &[u8]| word.eq_ignore_ascii_case(wanted);
@@ -273,12 +275,12 @@ fn needs_the_tree(text: &str) -> bool {
             .any(|word| WORDS_FOR_THE_TREE.iter().any(|wanted| is_one(word, wanted)))
 }
 
-/// Everything that may be a key word, also within literals and comments.
+/// All words that may be key words, including those in literals and comments.
 fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| !byte.is_ascii_alphabetic()).filter(|word| !word.is_empty())
 }
 
-/// Leaves out the white space around a range; comments stay in.
+/// Removes the white space around a range, but not comments.
 pub(super) fn trim(sql: &str, range: Range<usize>) -> Range<usize> {
     let Some(text) = sql.get(range.clone()) else { return range };
     let start = range.start + (text.len() - text.trim_ascii_start().len());

@@ -1,7 +1,8 @@
-//! Arrays in the tree: those that a condition compares a column with, and those that an INSERT turns into rows.
+//! Arrays in the tree: those that a condition compares with a column, and those that an INSERT turns into rows.
 //!
-//! Must never report the values of a column if a row may get NULL in it because an array beside is longer, nor take another
-//! function for `unnest` without marking the statement ([`super::Statement::keys_by_path`]).
+//! Must never report the values of a column if a longer array beside it may add NULL, nor mistake another function for
+//! `unnest`
+//! without marking the statement ([`super::Statement::keys_by_path`]).
 
 use super::bound::element_value;
 use super::elements::of_text;
@@ -70,7 +71,7 @@ impl<'n> Array<'n> {
         let (count, values) = match *self {
             Array::Items(items, cast) => {
                 let values = items.iter().map(|item| item_value(item, cast)).collect::<Option<Vec<_>>>()?;
-                // The server finds one type for all of them, in which '07' may be 7.
+                // The server finds a common type for all of them, in which '07' may be 7.
                 let kind = |value: &ColumnValue| match value {
                     ColumnValue::Literal { kind, .. } => Some(*kind),
                     _ => None,
@@ -319,7 +320,7 @@ fn unnest(node: &Node) -> Option<&[Node]> {
         .filter(|_| is_bare)
 }
 
-/// One value, whatever it is.
+/// Returns true if the node is a single value of any kind.
 fn is_single(node: &Node) -> bool {
     match &node.node {
         Some(N::AConst(_) | N::ParamRef(_) | N::SqlvalueFunction(_)) => true,

@@ -50,15 +50,15 @@ pub enum Purpose {
 /// An array whose elements are stored in the same rows as those of another one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Beside {
-    /// An array of so many elements.
+    /// An array with this number of elements.
     Count(usize),
     /// An array that is bound later. `is_alone`: as in [`ColumnValue::Parameter`].
     #[expect(missing_docs, reason = "the comment of the variant covers its fields")]
     Parameter { number: usize, is_alone: bool },
 }
 
-/// The rest of what may be read of arrays for one statement, because each write reads them again. Keys in arrays beyond it are
-/// unknown.
+/// The remaining amount of array data to read for one statement: each write reads its arrays again. Keys in further
+/// arrays are unknown.
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes: usize,
@@ -108,7 +108,7 @@ impl Argument<'_> {
         }
     }
 
-    /// Calls `each` with the elements of the array, until it returns None. NULL has none.
+    /// Calls `each` with the elements of the array until it returns None. NULL has no elements.
     fn elements(self, budget: &mut Budget, mut each: impl FnMut(Element) -> Option<()>) -> Option<()> {
         let Budget { bytes, elements } = budget;
         *bytes = bytes.checked_sub(self.length())?;
@@ -206,8 +206,8 @@ impl ArrayParameter {
     }
 }
 
-/// The value of an array's element, in the array's type and with the type of a cast. `Some(None)`: the element is compared, and
-/// NULL. None: it is unknown.
+/// The value of an array's element, in the array's type and with the type of a cast. `Some(None)`: the element is
+/// compared, and is NULL. `None`: the value is unknown.
 pub(super) fn element_value(
     element: Element,
     kind: Option<ValueType>,
@@ -240,12 +240,12 @@ const FEW: usize = 16;
 #[derive(Debug, Default)]
 pub struct Distinct {
     values: Vec<ColumnValue>,
-    /// Set if there are more than a few.
+    /// Used once there are more than a few.
     seen: HashSet<ColumnValue>,
 }
 
 impl Distinct {
-    /// Adds a value, unless it is there.
+    /// Adds a value unless it is present.
     pub fn add(&mut self, value: ColumnValue) {
         if self.is_too_many() || self.contains(&value) {
             return;
@@ -265,7 +265,7 @@ impl Distinct {
 
     /// The values.
     pub fn list(mut self) -> Vec<ColumnValue> {
-        // They may be remembered for long, and count by their length.
+        // They may be cached for long, and are counted by their length.
         self.values.shrink_to_fit();
         self.values
     }

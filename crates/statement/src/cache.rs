@@ -20,7 +20,7 @@ const BYTES: usize = 32 << 20;
 const LONGEST_TEXT: usize = 64 << 10;
 const SHARDS: usize = 16;
 
-/// For a longer text, another thread determines whether it is cheap.
+/// Maximum length, in bytes, of a text whose cost this thread determines. Another thread does so for longer ones.
 const SHORT: usize = 16 << 10;
 
 /// The bound of one generation of one shard.
@@ -108,8 +108,8 @@ impl Cache {
         Some(self.keep(text, lexing, with_rows, read))
     }
 
-    /// As [`Cache::get`], for a text of any length, in time that grows with it. None where its tokens do not tell enough:
-    /// then [`Cache::read_apart`] is left.
+    /// Like [`Cache::get`], for a text of any length, in linear time. None if its tokens do not suffice: use
+    /// [`Cache::read_apart`].
     pub fn prove(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         let remembered = self.find(text, lexing, with_rows);
         remembered.or_else(|| Some(self.keep(text, lexing, with_rows, proved(text, lexing, with_rows)?)))
@@ -228,9 +228,9 @@ impl Shard {
 #[derive(Debug)]
 struct Entry {
     text: Box<[u8]>,
-    /// Not part of the key: that two sessions read one text differently is too rare to keep both answers.
+    /// Not part of the key: two sessions rarely read one text differently, so only one analysis is kept.
     lexing: Lexing,
-    /// It was read with its rows, and serves requests without them too.
+    /// The text was read with its rows. The analysis also serves requests without them.
     has_rows: bool,
     weight: usize,
     answer: Analysis,
@@ -259,7 +259,7 @@ pub(super) fn weight(analysis: &Analysis) -> usize {
 }
 
 impl Statement {
-    /// The bytes that it keeps in memory, about.
+    /// Approximate memory of the statement, in bytes.
     pub fn weight(&self) -> usize {
         const STRING: usize = 24;
         let read = |it: &RelationName| size_of::<RelationName>() + STRING + it.names().map(str::len).sum::<usize>();

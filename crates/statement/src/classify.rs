@@ -1,6 +1,6 @@
 //! The effects of each kind of statement: one row for every statement type of the grammar.
 //!
-//! Must never let a type pass that has no row: it is opaque.
+//! Must never let a type pass that has no row: such a type is opaque.
 
 use super::facts::parts;
 use super::own::Concern;
@@ -12,7 +12,7 @@ use super::{
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{CopyStmt, DiscardMode, DiscardStmt, TransactionStmt, TransactionStmtKind, VariableSetKind};
 
-/// The server's number of the lock that every SELECT takes: `LOCK TABLE` in that mode is a read, as `pg_dump` sends it.
+/// The server's number for the lock mode of every SELECT. `LOCK TABLE` in that mode, as `pg_dump` sends it, is a read.
 const ACCESS_SHARE_LOCK: i32 = 1;
 
 /// The effects of the statement. The caller sets its range.
@@ -303,7 +303,7 @@ fn describe_transaction(transaction: &TransactionStmt, into: &mut Statement) -> 
             (TransactionEffect::PrepareTransaction, StatementKind::PrepareTransaction)
         }
         TransactionStmtKind::TransStmtCommitPrepared => {
-            // Whatever was prepared around the proxy defines.
+            // The transaction may have been prepared around the proxy, and may contain definitions.
             into.changes_catalog = true;
             into.changes_unnamed = true;
             (TransactionEffect::None, StatementKind::CommitPrepared)

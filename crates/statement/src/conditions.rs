@@ -14,23 +14,23 @@ use pg_query::protobuf::{
 };
 use std::collections::{BTreeMap, HashMap};
 
-/// How many conditions and values in them are looked at in one statement, about; beyond, nothing is told. One condition
-/// can count for many relations.
+/// Approximate maximum number of conditions and values to examine in one statement. Further ones are unknown. One
+/// condition can count for many relations.
 const MOST_STEPS: usize = 1 << 16;
 
 /// For each column, the possible values of a row.
 type ValuesByColumn<'n> = BTreeMap<&'n str, Vec<ColumnValue>>;
 
-/// The relation whose rows are asked for, as conditions name its columns.
+/// The relation whose rows are wanted, as conditions name its columns.
 pub(super) struct Target<'n> {
     relation: &'n RangeVar,
-    /// A column without a relation's name is this one's, or there is an error.
+    /// An unqualified column belongs to this relation, or is an error.
     unqualified: bool,
     /// Its alias in conditions, or its own name.
     name: &'n str,
 }
 
-/// Reads the values of one statement. It knows whether the types of the parameters can be inferred.
+/// Reads the values of one statement, and finds out whether the types of its parameters can be inferred.
 #[derive(Default)]
 pub(super) struct RowReader<'n> {
     steps: usize,
@@ -59,7 +59,7 @@ impl<'n> Target<'n> {
         let Some(N::ColumnRef(ColumnRef { fields, .. })) = &node.node else { return None };
         let names = parts(fields);
         match names.as_slice() {
-            // Something else than names, as in `t.*`.
+            // The reference is not only names, as in `t.*`.
             _ if names.len() != fields.len() => None,
             [column] if self.unqualified => Some(column),
             [table, column] if *table == self.name => Some(column),
@@ -80,7 +80,7 @@ impl<'n> RowReader<'n> {
         rows(self.maybe(condition, target))
     }
 
-    /// The rows that an UPDATE changes, before and after it.
+    /// The rows that an UPDATE changes, with the values before and after it.
     pub(super) fn updated(
         &mut self,
         condition: &'n Option<Box<Node>>,
@@ -121,8 +121,8 @@ impl<'n> RowReader<'n> {
         values.filter_map(|(place, values)| Some((inserted_column(columns, place)?, values?))).collect()
     }
 
-    /// The rows that `ON CONFLICT DO UPDATE` changes: those that were there already. In the columns of the conflict
-    /// target they have the values of the rows to insert, elsewhere any.
+    /// The existing rows that `ON CONFLICT DO UPDATE` changes. In the columns of the conflict target they equal the
+    /// rows to insert. Other columns may have any value.
     pub(super) fn in_conflict(
         &mut self,
         conflict: &'n OnConflictClause,
@@ -137,7 +137,7 @@ impl<'n> RowReader<'n> {
         rows(self.assigned(before, &conflict.target_list, &target, &inserted))
     }
 
-    /// The rows that a branch of MERGE changes that are there already.
+    /// The existing rows that a branch of MERGE changes.
     pub(super) fn merged(
         &mut self,
         clause: &'n MergeWhenClause,
@@ -147,7 +147,7 @@ impl<'n> RowReader<'n> {
         let own = self.maybe(&clause.condition, target);
         let before = match clause.match_kind() {
             MergeMatchKind::MergeWhenMatched => both(self.maybe(join, target), own),
-            // Those for which the join's condition does not hold.
+            // The join's condition does not hold for these rows.
             _ => own,
         };
         rows(self.assigned(before, &clause.target_list, target, &ValuesByColumn::new()))
@@ -213,7 +213,7 @@ impl<'n> RowReader<'n> {
         Some((column, values))
     }
 
-    /// The values of an array that the column is compared with. Without a cast, the array has the column's type.
+    /// The values of an array that is compared with the column. Without a cast, the array has the column's type.
     fn array(&mut self, array: &Array<'n>, relation: &'n RangeVar, column: &'n str) -> Option<Vec<ColumnValue>> {
         let column = Column::Named(column.to_owned());
         if let Array::Items(items, None) = array {
@@ -266,7 +266,7 @@ impl<'n> RowReader<'n> {
         self.values([value], target.relation, &Column::Named(name.to_owned()))
     }
 
-    /// Values for a column, each once; None unless they are all known.
+    /// The values for a column, each once; `None` unless all are known.
     fn values(
         &mut self,
         nodes: impl IntoIterator<Item = &'n Node, IntoIter: Clone>,
@@ -324,7 +324,7 @@ fn rows(told: ValuesByColumn) -> Rows {
     Rows::new(told.into_iter().map(|(name, values)| (Column::Named(name.to_owned()), values)))
 }
 
-/// Two conditions hold: either tells, and the fewer values the better.
+/// Combines two conditions that both hold. For each column, keeps the shorter list of values.
 fn both<'n>(mut one: ValuesByColumn<'n>, other: ValuesByColumn<'n>) -> ValuesByColumn<'n> {
     for (column, values) in other {
         if one.get(column).is_none_or(|known| extent(known) > extent(&values)) {
@@ -343,13 +343,13 @@ fn extent(values: &[ColumnValue]) -> usize {
     values.iter().map(of_one).sum()
 }
 
-/// One of two conditions holds.
+/// Combines two conditions of which at least one holds.
 fn either<'n>(one: ValuesByColumn<'n>, mut other: ValuesByColumn<'n>) -> ValuesByColumn<'n> {
     let in_both = |(column, values): (&'n str, Vec<ColumnValue>)| Some((column, union(values, other.remove(column)?)));
     one.into_iter().filter_map(in_both).collect()
 }
 
-/// [`Rows::new`] keeps each once.
+/// [`Rows::new`] removes duplicates.
 fn union(mut values: Vec<ColumnValue>, mut others: Vec<ColumnValue>) -> Vec<ColumnValue> {
     values.append(&mut others);
     values
@@ -364,7 +364,7 @@ fn inserted_column(columns: &[Node], place: usize) -> Option<Column> {
     }
 }
 
-/// The values to insert of the columns that `ON CONFLICT` speaks of.
+/// The values to insert for the columns that `ON CONFLICT` names.
 fn conflict_columns<'n>(conflict: &'n OnConflictClause, inserted: &[(Column, Vec<ColumnValue>)]) -> ValuesByColumn<'n> {
     let assigned = conflict.target_list.iter().filter_map(|assignment| match &assignment.node {
         Some(N::ResTarget(assignment)) => Some(assignment.name.as_str()),
@@ -376,7 +376,7 @@ fn conflict_columns<'n>(conflict: &'n OnConflictClause, inserted: &[(Column, Vec
     assigned.chain(indexed).filter_map(|name| Some((name, (*by_name.get(name)?).clone()))).collect()
 }
 
-/// The columns in which a row in conflict equals the row to insert.
+/// The columns in which a conflicting row equals the row to insert.
 fn indexed(infer: &InferClause) -> impl Iterator<Item = &str> {
     infer.index_elems.iter().filter_map(|element| match &element.node {
         Some(N::IndexElem(e)) if e.expr.is_none() && e.collation.is_empty() && e.opclass.is_empty() => {

@@ -1,6 +1,7 @@
-//! Upper bounds on the cost of parsing a text, from its tokens: time, and room on the stack for the parser's trees.
+//! Upper bounds on the cost of parsing a text, from its tokens: time, and stack space for the parser's trees.
 //!
-//! Must never call a text cheap that makes the parsers grow faster than its tokens do: where the tokens do not tell, every byte
+//! Must never call a text cheap for which the parsers' cost grows faster than its tokens: if tokens are uncertain,
+//! every byte
 //! counts as one. Must never let a tree overflow the stack of the thread that reads it, which would end the process.
 
 use super::Lexing;
@@ -10,10 +11,10 @@ use std::thread;
 /// With this many tokens the parsers take milliseconds, a few MiB, and a fraction of any thread's stack.
 const MOST_TOKENS: usize = 2_000;
 
-/// The bytes of a text that is read at once.
+/// Maximum length of a text that is parsed immediately, in bytes.
 const LONGEST: usize = 64 << 10;
 
-/// The parsers may read the text at once, on a thread that serves others.
+/// Returns true if the parsers may read the text immediately, on a thread that serves others.
 pub(super) fn is_cheap(text: &[u8], lexing: Lexing) -> bool {
     text.len() <= LONGEST && relexed(text) <= LONGEST && tokens_in_tree(text, lexing) <= MOST_TOKENS
 }
@@ -24,7 +25,7 @@ fn tokens_in_tree(text: &[u8], lexing: Lexing) -> usize {
     let (mut count, mut factor) = (0_usize, 1_usize);
     let mut lists = Lists::default();
     let mut tokens = Lexemes::new(text, lexing.standard_conforming_strings);
-    // Where the last token ended: one that is unsure takes all that is left.
+    // End of the last token. An uncertain token extends to the end of the text.
     let mut end = 0;
     while let Some(token) = tokens.next() {
         if token == Lexeme::Unsure {
@@ -44,12 +45,12 @@ fn tokens_in_tree(text: &[u8], lexing: Lexing) -> usize {
     count.saturating_mul(factor)
 }
 
-/// It may assign something: the parser knows no other way to write that key word.
+/// Returns true if the text may assign something: the parser accepts no other spelling of SET.
 fn assigns(text: &[u8]) -> bool {
     text.windows(3).any(|word| word.eq_ignore_ascii_case(b"set"))
 }
 
-/// Looks for lists of columns that something is assigned to: after SET or a comma, and before `=`.
+/// Finds lists of columns that are assigned: after SET or a comma, and before `=`.
 #[derive(Default)]
 struct Lists {
     /// For each open parenthesis: the number of its items so far, and whether it may be such a list.
@@ -80,16 +81,17 @@ impl Lists {
     }
 }
 
-/// How many bytes Postgres' lexer reads more than once, about.
+/// Approximate number of bytes that PostgreSQL's lexer reads more than once.
 ///
-/// It reads a whole run of operator characters before it sees that only the first of them make an operator, or open a
-/// comment within a comment. As a result, `++++…` and `/*/*/*…` take it time that grows with the square of their length.
+/// The lexer reads a whole run of operator characters before it finds that only the first of them form an operator, or
+/// open a
+/// nested comment. Its time for `++++…` and `/*/*/*…` therefore grows with the square of their length.
 pub(super) fn relexed(text: &[u8]) -> usize {
     let runs = text.split(|byte| !b"~!@#^&|`?+-*/%<>=".contains(byte));
     runs.filter(|run| run.len() > 100).map(|run| run.len() * restarts(run)).fold(0, usize::saturating_add)
 }
 
-/// After how many places in a run of operator characters the lexer may start again. `--` ends the line for it.
+/// Number of places in a run of operator characters after which the lexer may start again. `--` ends the line for it.
 fn restarts(run: &[u8]) -> usize {
     let pluses = run.iter().filter(|byte| **byte == b'+').count();
     let comments = run.windows(2).filter(|pair| pair == b"/*").count();

@@ -1,6 +1,7 @@
 //! Definitions: their effects on tables, triggers and rules.
 //!
-//! Must never take a statement for harmless that can change or drop a table without naming it: that is opaque.
+//! Must never treat a statement as harmless that can change or drop a table without naming it: such a statement is
+//! opaque.
 
 use super::facts::{parts, string};
 use super::query::{Walk, range_var};
@@ -13,7 +14,7 @@ use pg_query::protobuf::{
     PartitionBoundSpec, RangeVar, RenameStmt, TruncateStmt,
 };
 
-/// `ALTER` and the object's type, where decisions or errors tell it apart.
+/// The kind of `ALTER` of this type of object, where decisions or errors distinguish it.
 fn altered(object: ObjectType) -> StatementKind {
     match object {
         ObjectType::ObjectTable | ObjectType::ObjectColumn | ObjectType::ObjectTabconstraint => {
@@ -36,7 +37,7 @@ fn altered(object: ObjectType) -> StatementKind {
     }
 }
 
-/// As [`altered`], for `DROP`.
+/// Like [`altered`], for `DROP`.
 fn dropped(object: ObjectType) -> StatementKind {
     match object {
         ObjectType::ObjectTable | ObjectType::ObjectColumn | ObjectType::ObjectTabconstraint => {
@@ -100,20 +101,20 @@ pub(super) fn rewrite(relation: &Option<RangeVar>, queries: &[Node], into: &mut 
     let named = std::mem::take(&mut walk.relations);
     defined.settle();
     let mut lead = |to| into.redirects.push(Redirect { relation: relation.into(), to });
-    // The text does not show it all.
+    // The text does not show all targets.
     if defined.opaque.is_some() {
         lead(None);
     }
     named.into_iter().for_each(|name| lead(Some(name.into())));
-    // A later write to the relation does not show it.
+    // A later write to the relation does not show this one.
     if let Some(why) = defined.writes.iter().find_map(own::written) {
         into.set_opaque(why);
     }
     into.own_by_path |= defined.own_by_path;
 }
 
-/// An index computes its expressions for every row. A unique one says which row an upsert hits: that is to say, its table
-/// is a way to itself.
+/// An index computes its expressions for every row. A unique index decides which row an upsert hits, so its table
+/// counts as a way to itself.
 pub(super) fn create_index(index: &IndexStmt, into: &mut Statement) {
     into.changes_catalog = true;
     let mut walk = Walk::new(into);
@@ -138,7 +139,7 @@ pub(super) fn truncate(truncate: &TruncateStmt, into: &mut Statement) -> Stateme
     StatementKind::Truncate
 }
 
-/// A new table changes those that it inherits from, is a partition of, or refers to (which get triggers).
+/// A new table changes those that it inherits from, is a partition of, or refers to (these get triggers).
 pub(super) fn create_table(create: &CreateStmt, into: &mut Statement) {
     into.changes_catalog = true;
     into.defines.extend(create.relation.as_ref().map(RelationName::from));
@@ -154,7 +155,7 @@ pub(super) fn create_table(create: &CreateStmt, into: &mut Statement) {
     }
 }
 
-/// A new foreign key changes the table that it refers to; where it cascades, deleting there writes here.
+/// A new foreign key changes the table that it refers to. If it cascades, a delete there writes here.
 fn refer(table: &Option<RangeVar>, constraint: &Constraint, into: &mut Statement) {
     write(&constraint.pktable, Operation::Ddl, into);
     if let (Some(table), Some(referenced)) = (table, &constraint.pktable) {
@@ -248,7 +249,7 @@ fn alter_command(table: &Option<RangeVar>, command: &AlterTableCmd, into: &mut S
     }
 }
 
-/// A new constraint is computed, a new default is not.
+/// A new constraint is evaluated. A new default is not.
 pub(super) fn alter_domain(alter: &AlterDomainStmt, into: &mut Statement) {
     if let Some(N::Constraint(constraint)) = alter.def.as_ref().and_then(|definition| definition.node.as_ref()) {
         alter_constraint(&None, constraint, into);
@@ -276,7 +277,7 @@ pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> StatementKind {
                 into.defines.extend(RelationName::from_parts(&names));
                 continue;
             }
-            // Its table is not named.
+            // DROP INDEX does not name the table.
             ObjectType::ObjectIndex => {
                 into.changes_unnamed = true;
                 continue;
@@ -301,14 +302,14 @@ pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> StatementKind {
     dropped(drop.remove_type())
 }
 
-/// A function of that name may hide the catalog's own. Other functions are not recorded.
+/// Records a new function named `unnest`, which may hide the catalog's own.
 pub(super) fn define_unnest(name: &[&str], into: &mut Statement) {
     if name.last() == Some(&UNNEST) {
         into.defines.extend(RelationName::from_parts(name));
     }
 }
 
-/// `ALTER INDEX t RENAME` and the like work for tables too, so the kind of relation that is said does not matter.
+/// `ALTER INDEX t RENAME` and the like also work for tables, so the stated kind of relation does not matter.
 pub(super) fn rename(rename: &RenameStmt, into: &mut Statement) -> StatementKind {
     into.changes_catalog = true;
     define_unnest(&[&rename.newname], into);
@@ -327,7 +328,7 @@ pub(super) fn rename(rename: &RenameStmt, into: &mut Statement) -> StatementKind
     altered(rename.rename_type())
 }
 
-/// Not a part of one.
+/// Returns true for a whole relation, false for a part of one.
 fn is_relation(object: ObjectType) -> bool {
     use ObjectType::{ObjectForeignTable, ObjectIndex, ObjectMatview, ObjectSequence, ObjectTable, ObjectView};
     [ObjectTable, ObjectView, ObjectForeignTable, ObjectMatview, ObjectIndex, ObjectSequence].contains(&object)
@@ -349,7 +350,7 @@ pub(super) fn set_schema(alter: &AlterObjectSchemaStmt, into: &mut Statement) ->
     altered(alter.object_type())
 }
 
-/// The template must have no other connection; without a name it is `template1`.
+/// The template must have no other connection. The default template is `template1`.
 pub(super) fn create_database(create: &CreatedbStmt, into: &mut Statement) -> StatementKind {
     let template = option(&create.options, "template").and_then(string).unwrap_or("template1");
     into.needs_database_alone = Some(Alone { database: template.to_owned(), by_force: false, is_copied: true });
@@ -364,7 +365,7 @@ pub(super) fn alter_database(alter: &AlterDatabaseStmt, into: &mut Statement) ->
 }
 
 pub(super) fn drop_database(drop: &DropdbStmt, into: &mut Statement) -> StatementKind {
-    // FORCE is the only option that there is.
+    // FORCE is the only existing option.
     let by_force = !drop.options.is_empty();
     into.needs_database_alone = Some(Alone { database: drop.dbname.clone(), by_force, is_copied: false });
     StatementKind::DropDatabase

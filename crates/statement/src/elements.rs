@@ -1,7 +1,7 @@
 //! The elements of arrays with one dimension, as `array_out` and `array_send` write them.
 //!
-//! Must never take an array for another than the server reads: reports the forms that it does not know, such as several
-//! dimensions and bounds, as unknown. Takes time that grows with the length of the array, and holds one element at a time.
+//! Must never read an array differently than the server: forms that it does not know, such as several dimensions or
+//! bounds, are unknown. Takes linear time, and holds one element at a time.
 
 use super::rows::{Declared, ValueType};
 use std::borrow::Cow;
@@ -9,10 +9,10 @@ use std::borrow::Cow;
 /// An element of an array.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Element<'a> {
-    /// In text. The type is known if the array was in binary.
+    /// As text. The type is known if the array was in binary format.
     Value(Cow<'a, [u8]>, Option<ValueType>),
     Null,
-    /// `NULL` without quotes in an array in text. With `array_nulls = off` the server takes it for a string.
+    /// An unquoted `NULL` in an array in text format. With `array_nulls = off`, the server reads it as a string.
     NullWord,
 }
 
@@ -53,7 +53,7 @@ fn bare_element(text: &[u8]) -> Option<(Element<'_>, &[u8])> {
     }
 }
 
-/// An element after its opening quote, and the text after it and the spaces behind it.
+/// An element after its opening quote, and the text after it, without leading spaces.
 fn quoted_element(text: &[u8]) -> Option<(Element<'_>, &[u8])> {
     let plain = text.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
     let (mut element, mut rest) = (Cow::Borrowed(&text[..plain]), &text[plain..]);
@@ -118,7 +118,7 @@ pub(super) fn count_in_binary(array: &[u8]) -> Option<usize> {
     Some(count)
 }
 
-/// The type of the elements, their number, and the bytes of them all.
+/// The type and number of the elements, and the bytes of all of them.
 fn header(array: &[u8]) -> Option<(u32, u32, &[u8])> {
     let (dimensions, rest) = word(array)?;
     let (flags, rest) = word(rest)?;

@@ -1,9 +1,11 @@
-//! Bytes in a client encoding → the UTF-8 that the parser reads, and its positions back to bytes.
+//! From bytes in a client encoding to the UTF-8 that the parser reads, and from its positions back to bytes.
 //!
-//! Must never let a byte that is part of a longer character pass for syntax, nor a name for a key word that the server does
-//! not know.
-//! Must never leave a key word of the parser's grammar that an older server reads as a name: the parser would take a call of the
-//! function `json_query`, say, for syntax that calls nothing.
+//! Must never
+//! - let a byte that is part of a longer character pass for syntax, nor a name for a key word that the server does not
+//!   know;
+//! - keep a key word of the parser's grammar that an older server reads as a name: the parser would read a call of the
+//!   function
+//!   `json_query`, for example, as syntax that calls nothing.
 
 use super::tokens::{Lexeme, Lexemes};
 use super::{Encoding, Lexing, ServerEncoding, Unreadable};
@@ -61,7 +63,7 @@ impl Lexing {
         }
     }
 
-    /// Returns true if bytes beyond ASCII are the same characters to the client, the proxy and the server.
+    /// Returns true if non-ASCII bytes are the same characters to the client, the proxy and the server.
     pub fn keeps_text(self) -> bool {
         self.encoding == Encoding::Utf8 && self.server != ServerEncoding::Other
     }
@@ -138,7 +140,7 @@ impl<'t> Sql<'t> {
     }
 }
 
-/// A word that is not ASCII stands outside of quotes, for all that its tokens tell.
+/// Returns true if the tokens permit an unquoted non-ASCII word.
 fn has_plain_word(bytes: &[u8], lexing: Lexing) -> bool {
     let is_plain = |token| match token {
         Lexeme::Word(word) => !word.is_ascii(),
@@ -148,8 +150,9 @@ fn has_plain_word(bytes: &[u8], lexing: Lexing) -> bool {
     !bytes.is_ascii() && Lexemes::new(bytes, lexing.standard_conforming_strings).any(is_plain)
 }
 
-/// Words that are more than unreserved in the parser's grammar, with the first release whose grammar has them; and
-/// FORMAT, which its lexer treats specially before JSON. All other new words can be names wherever a name is allowed.
+/// Words that are more than unreserved in the parser's grammar, with the first release whose grammar has them, and
+/// FORMAT, which the parser's lexer treats specially before JSON. All other new words can be names wherever a name is
+/// allowed.
 const WORDS: [(&str, u8); 14] = [
     ("format", 16),
     ("json", JSON_CALLED),
@@ -167,14 +170,14 @@ const WORDS: [(&str, u8); 14] = [
     ("system_user", 16),
 ];
 
-/// The first release in which `json(…)` calls no function. Before it `json` is the name of a type, and in 16 a word of
-/// IS JSON and FORMAT JSON too.
+/// The first release in which `json(…)` calls no function. Earlier, `json` is the name of a type; in 16, it is also a
+/// word of IS JSON and FORMAT JSON.
 const JSON_CALLED: u8 = 17;
 
-/// The text with these words in quotes, as names, and where the quotes are. None for a text that has none of them.
+/// The text with these words quoted as names, and the positions of the quotes; `None` if it has no such word.
 ///
 /// # Errors
-/// When it may have some that cannot be found.
+/// The text may have such a word where its tokens are uncertain.
 pub(super) fn quoted(text: &str, lexing: Lexing) -> Result<Option<(String, Vec<usize>)>, HiddenWord> {
     let newer = |word: &[u8]| {
         let known = WORDS.iter().find(|(newer, _)| newer.as_bytes().eq_ignore_ascii_case(word));
@@ -208,10 +211,10 @@ pub(super) fn quoted(text: &str, lexing: Lexing) -> Result<Option<(String, Vec<u
     Ok((!quotes.is_empty()).then_some((quoted, quotes)))
 }
 
-/// A newer word may stand where the tokens of the text cannot be told.
+/// Part of the text with uncertain tokens may contain a newer word.
 pub(super) struct HiddenWord;
 
-/// Everything that may be a word, also within literals and comments.
+/// All possible words, including those in literals and comments.
 fn words(text: &str) -> impl Iterator<Item = &[u8]> {
     text.as_bytes().split(|byte| !byte.is_ascii_alphabetic() && *byte != b'_').filter(|word| !word.is_empty())
 }

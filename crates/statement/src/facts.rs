@@ -17,13 +17,13 @@ impl Statement {
     /// unknown.
     pub fn executing(&self, prepared: Option<&Statement>) -> Statement {
         let mut whole = self.clone();
-        // A statement prepared through the protocol can be any, also one that prepares or executes another.
+        // A statement prepared through the protocol can be any statement, even one that prepares or executes another.
         let Some(prepared) = prepared.filter(|prepared| prepared.prepared == PreparedEffect::None) else {
             whole.set_runs_code(OpaqueReason::UnseenPrepared);
             return whole;
         };
         if prepared.transaction != TransactionEffect::None {
-            // The server does not expect it: it ends the transaction later, or the session.
+            // The server does not expect this effect, and ends the transaction or the session later.
             whole.set_runs_code(OpaqueReason::PreparedTransaction);
             return whole;
         }
@@ -58,7 +58,7 @@ impl Statement {
         whole
     }
 
-    /// As far as it concerns transactions only.
+    /// Only the effects that concern transactions.
     pub fn without_parameter(&self) -> Statement {
         Statement { kind: self.kind, transaction: self.transaction.clone(), ..Statement::default() }
     }
@@ -70,7 +70,7 @@ impl Statement {
         whole
     }
 
-    /// Its text was not read for the rows that it writes.
+    /// True if its text was not read for the rows that it writes.
     pub fn leaves_rows_out(&self) -> bool {
         self.writes.iter().any(|write| write.rows.are_left_out())
     }
@@ -94,7 +94,7 @@ impl Statement {
         bound
     }
 
-    /// With the search path known by which its names were resolved; where it leads elsewhere, nothing tells its rows.
+    /// The statement under a known search path. If the path leads elsewhere, its rows are unknown.
     pub fn by_known_path(&self, leads_to_catalog: bool) -> Statement {
         let mut known = Statement { keys_by_path: false, ..self.clone() };
         if !leads_to_catalog {
@@ -103,7 +103,7 @@ impl Statement {
         known
     }
 
-    /// With these of its writes to names without a schema as writes to the name in each of the schemas.
+    /// The statement with some writes to unqualified names replaced by writes to that name in each of the schemas.
     pub fn in_schemas(&self, schemas: &[String], is_meant: impl Fn(&RelationName) -> bool) -> Statement {
         let mut writes = Vec::with_capacity(self.writes.len() + schemas.len());
         for write in &self.writes {
@@ -119,7 +119,7 @@ impl Statement {
         Statement { writes, ..self.clone() }
     }
 
-    /// With the search path known by which its names were resolved, as far as it could mean one of fencegate's own objects.
+    /// The statement under a known search path, which determines whether its names mean fencegate's own objects.
     pub fn by_own_path(&self, means_own: bool) -> Statement {
         let mut known = Statement { own_by_path: false, ..self.clone() };
         if means_own {
@@ -163,7 +163,7 @@ impl Statement {
             && !self.changes_catalog
     }
 
-    /// The proxy cannot read its text: there may be a mistake in it, which is the server's to tell.
+    /// True if the proxy cannot read its text. The text may have a syntax error, which the server reports.
     pub fn is_unread(&self) -> bool {
         matches!(self.opaque, Some(OpaqueReason::Syntax | OpaqueReason::Encoding))
     }
@@ -193,16 +193,17 @@ impl Statement {
         }
     }
 
-    /// The transaction ends with it, one way or the other.
+    /// True if the statement ends the transaction, with either outcome.
     pub fn ends_transaction(&self) -> bool {
         use TransactionEffect::{Commit, PrepareTransaction, Rollback};
         matches!(self.transaction, Commit | Rollback | PrepareTransaction)
     }
 
-    /// Returns true if earlier writes or its own may be committed once it has completed, whatever follows in the pipeline.
+    /// Returns true if earlier writes or its own may be committed once it has completed, regardless of later messages.
     pub fn may_commit(&self) -> bool {
         use TransactionEffect::{Commit, PrepareTransaction};
-        // Some definitions, such as DETACH PARTITION CONCURRENTLY, commit at once. These do the same, where a server permits them.
+        // Some definitions, such as DETACH PARTITION CONCURRENTLY, commit at once. These do, too, where a server permits
+        // them.
         let has_its_own_transaction = matches!(
             self.kind,
             StatementKind::Vacuum | StatementKind::Analyze | StatementKind::Cluster | StatementKind::Reindex
@@ -247,13 +248,13 @@ impl Statement {
         self.changes_unnamed = true;
     }
 
-    /// As [`Statement::set_opaque`], and it runs SQL that is not in its text.
+    /// Like [`Statement::set_opaque`], for a statement that runs SQL which its text does not contain.
     pub(super) fn set_runs_code(&mut self, why: OpaqueReason) {
         self.set_opaque(why);
         self.parameter = ParameterEffect::Unknown;
     }
 
-    /// Says everything once, in the order in which it was found.
+    /// Completes the facts and removes duplicates, keeping the order.
     pub(super) fn settle(&mut self) {
         if let Some(why) = self.writes.iter().find_map(own::written) {
             self.set_opaque(why);
@@ -266,7 +267,7 @@ impl Statement {
         keep_first(&mut self.defines);
     }
 
-    /// Every name and value in it that comes from the text.
+    /// All names and values in it that come from the text.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         let relations = self.writes.iter().map(|write| (&write.relation.schema, &write.relation.name));
         let functions = self.functions.iter().map(|function| (&function.schema, &function.name));
@@ -300,7 +301,7 @@ impl Statement {
 }
 
 impl ParameterEffect {
-    /// It is not sure that it happens.
+    /// Marks the effect as uncertain.
     pub(super) fn blur(&mut self) {
         if *self != ParameterEffect::None {
             *self = ParameterEffect::Unknown;
@@ -313,7 +314,7 @@ fn keep_first<T: Clone + Eq + Hash>(items: &mut Vec<T>) {
         let mut seen = HashSet::with_capacity(items.len());
         items.retain(|item| seen.insert(item.clone()));
     }
-    // It may be remembered for long, and counts by its length.
+    // It may be cached for long, and is counted by its length.
     items.shrink_to_fit();
 }
 
@@ -325,7 +326,7 @@ impl From<&RangeVar> for RelationName {
 }
 
 impl RelationName {
-    /// Its own, and its schema's where that is said.
+    /// Its own name, and its schema's name if stated.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.schema.iter().chain([&self.name]).map(String::as_str)
     }

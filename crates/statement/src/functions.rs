@@ -7,8 +7,8 @@
 
 use super::FunctionName;
 
-/// Calling it cannot change a session parameter. Unqualified names count as those of `pg_catalog`, which every search
-/// path has implicitly; a function of the same name elsewhere that takes other types is not told apart.
+/// True if a call cannot change a session parameter. Unqualified names count as those of `pg_catalog`, which is in
+/// every search path. A function with the same name in another schema, but other argument types, is not distinguished.
 pub(super) fn is_harmless(function: &FunctionName) -> bool {
     function.schema.as_deref().is_none_or(|schema| schema == "pg_catalog")
         && HARMLESS.binary_search(&function.name.as_str()).is_ok()

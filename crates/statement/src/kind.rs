@@ -6,7 +6,7 @@ use super::Unreadable;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display, Formatter};
 
-/// An enum whose values have a name for people each.
+/// Defines an enum whose values have display names.
 macro_rules! named {
     ($(#[$doc:meta])* $name:ident { $($(#[$of_value:meta])* $value:ident $text:literal,)* }) => {
         $(#[$doc])*
@@ -235,13 +235,13 @@ named! {
 }
 
 impl StatementKind {
-    /// `DISCARD`, of whatever it discards.
+    /// `DISCARD` in any form.
     pub fn is_discard(self) -> bool {
         matches!(self, StatementKind::Discard | StatementKind::DiscardAll | StatementKind::DiscardTemp)
     }
 
-    /// It runs in its transaction as a whole: SELECT, INSERT, UPDATE, DELETE or MERGE. Its names are resolved before any of
-    /// it runs.
+    /// True for SELECT, INSERT, UPDATE, DELETE and MERGE. They run as a whole in their transaction, and their names are
+    /// resolved before any of it runs.
     pub fn is_query(self) -> bool {
         use StatementKind::{Delete, Insert, Merge, Select, Update};
         matches!(self, Select | Insert | Update | Delete | Merge)

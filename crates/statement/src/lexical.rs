@@ -12,7 +12,7 @@ use super::rows::{Column, ColumnValue, Distinct, LONGEST_KEY, Rows, ValueType};
 use super::tokens::{Lexeme, Lexemes};
 use super::{Encoding, FunctionName, Lexing, Operation, RelationName, Statement, StatementKind};
 
-/// Anything that might write, lock, alias or call. The distinction does not matter here.
+/// Key words that might write, lock, alias or call. The distinction does not matter here.
 const NEVER: [&[u8]; 8] = [b"at", b"escape", b"for", b"into", b"normalized", b"overlaps", b"similar", b"with"];
 
 /// Key words that can precede a parenthesis and never name a function.
@@ -31,7 +31,7 @@ const BEFORE_CALLS: [&[u8]; 13] = [
     b"where",
 ];
 
-/// The harmless functions whose names are key words: the grammar reads some as types or forms of its own.
+/// Harmless functions whose names are key words. The grammar reads some of these words as types or special forms.
 #[rustfmt::skip]
 const KEY_WORDS: [&str; 35] = [
     "bit", "box", "char", "date", "every", "extract", "format", "interval", "json_array", "json_object", "left",
@@ -65,13 +65,14 @@ pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Statement> {
     Some(statement)
 }
 
-/// The kind of statement, and the relation that it writes; and the token that shows that no more belongs to it.
+/// The kind of the statement, the relation that it writes, and the next token, which shows that the relation's name is
+/// complete.
 fn start<'t>(tokens: &mut Lexemes<'t>) -> Option<(Statement, Lexeme<'t>)> {
     let mut statement = Statement::default();
     let (outer, mut first) = outer(tokens)?;
     while first == Lexeme::Symbol(b'(') {
         first = tokens.next()?;
-        // Only a query may begin like this.
+        // Only a query can begin with a parenthesis.
         if !first.is(b"select") && !first.is(b"values") && first != Lexeme::Symbol(b'(') {
             return None;
         }
@@ -102,7 +103,7 @@ fn start<'t>(tokens: &mut Lexemes<'t>) -> Option<(Statement, Lexeme<'t>)> {
     is_plain.then_some((statement, next))
 }
 
-/// The kind of a statement that holds another one, and the first token of that; or none, and the first token.
+/// The kind of a statement that contains another one, if it does, and the first token of the inner statement.
 fn outer<'t>(tokens: &mut Lexemes<'t>) -> Option<(Option<StatementKind>, Lexeme<'t>)> {
     let first = tokens.next()?;
     if first.is(b"explain") {
@@ -130,7 +131,7 @@ fn explain<'t>(tokens: &mut Lexemes<'t>) -> Option<(StatementKind, Lexeme<'t>)> 
         }
         return Some((KINDS[usize::from(analyzes)], next));
     }
-    // A query may stand in parentheses too.
+    // A parenthesis may also begin a query.
     let (mut option, mut analyzes) = (tokens.next()?, false);
     if option.is(b"select") || option.is(b"values") || option == Lexeme::Symbol(b'(') {
         while option == Lexeme::Symbol(b'(') {
@@ -141,7 +142,7 @@ fn explain<'t>(tokens: &mut Lexemes<'t>) -> Option<(StatementKind, Lexeme<'t>)> 
     loop {
         let Lexeme::Word(_) = option else { return None };
         let mut end = tokens.next()?;
-        // Its value would have to be read.
+        // The proxy would have to interpret its value.
         match is_analyze(option) {
             true => analyzes = true,
             false if matches!(end, Lexeme::Word(_) | Lexeme::Literal) => end = tokens.next()?,
@@ -197,7 +198,7 @@ struct Rest<'s, 't> {
 }
 
 impl<'t> Rest<'_, 't> {
-    /// Where the statement ends, if that is at a semicolon.
+    /// Returns the end of the statement if a semicolon ends it.
     fn read(mut self, tokens: &mut Lexemes<'t>) -> Option<Option<usize>> {
         while let Some(token) = tokens.next() {
             if token == Lexeme::Symbol(b';') {
@@ -206,7 +207,7 @@ impl<'t> Rest<'_, 't> {
             }
             self.token(token)?;
             let token = match token {
-                // After a dot key words are names.
+                // After a dot, key words are names.
                 Lexeme::Word(word) if self.last == Lexeme::Symbol(b'.') => Lexeme::Quoted(word),
                 token => token,
             };
@@ -240,10 +241,10 @@ impl<'t> Rest<'_, 't> {
         Some(())
     }
 
-    /// After a name it may be a call.
+    /// A parenthesis after a name may be a call.
     fn parenthesis(&mut self) -> Option<()> {
         let last @ Lexeme::Word(word) = self.last else {
-            // A name in quotes may be a function's; brackets and parentheses may end the name of a column.
+            // A quoted name may be a function. A bracket or parenthesis may end the name of a column.
             let is_open = matches!(self.last, Lexeme::Symbol(symbol) if symbol != b'.');
             return is_open.then_some(());
         };
@@ -310,7 +311,7 @@ fn inserted_rows(text: &[u8], lexing: Lexing) -> Option<Rows> {
     Some(Rows::new(told))
 }
 
-/// The names of a list of columns up to its end; None for one that is more than a name.
+/// The names in a list of columns up to its end; `None` for an item that is more than a name.
 fn names(tokens: &mut Lexemes) -> Option<Vec<Option<String>>> {
     let mut names = Vec::new();
     loop {
@@ -332,7 +333,7 @@ fn names(tokens: &mut Lexemes) -> Option<Vec<Option<String>>> {
     }
 }
 
-/// Adds the values of a row, up to its end; how many there are.
+/// Adds the values of a row, up to its end. Returns their number.
 fn row(text: &[u8], tokens: &mut Lexemes, told: &mut Vec<Option<Distinct>>, is_first: bool) -> Option<usize> {
     let (mut depth, mut width, mut start) = (0, 0, tokens.end());
     loop {
@@ -358,7 +359,7 @@ fn row(text: &[u8], tokens: &mut Lexemes, told: &mut Vec<Option<Distinct>>, is_f
     }
 }
 
-/// None of a column with a value that is not known.
+/// Adds a value to those of a column. An unknown value makes the column unknown.
 fn add(values: &mut Option<Distinct>, value: Option<ColumnValue>) {
     match (values.as_mut(), value) {
         (Some(known), Some(value)) => known.add(value),

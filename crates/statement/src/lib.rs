@@ -178,7 +178,8 @@ pub enum PreparedEffect {
         /// Values of the parameters; `None` for an expression.
         arguments: Vec<Option<rows::ColumnValue>>,
     },
-    /// `FETCH` or `MOVE` from a cursor: runs the portal of that name, which Bind may have made, see [`Statement::executing`].
+    /// `FETCH` or `MOVE` from a cursor: runs the portal of that name, which may come from a Bind; see
+    /// [`Statement::executing`].
     Fetch {
         /// The name to look up.
         name: String,
@@ -316,7 +317,7 @@ pub enum Unreadable {
     Encoding,
 }
 
-/// How the session's server lexes text: settings that change the meaning of the same bytes.
+/// The settings that decide how the session's server reads text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lexing {
     /// The session parameter of that name, as reported by ParameterStatus.
@@ -337,7 +338,7 @@ pub enum ServerEncoding {
     /// One byte is one character (or unknown, in SQL_ASCII). In unquoted names, the server folds capital letters by the
     /// database's locale.
     SingleByte,
-    /// Several characters of UTF-8 may become one; and every name that is not known.
+    /// Several UTF-8 characters may become one. Also any unknown encoding.
     Other,
 }
 
@@ -348,6 +349,6 @@ pub enum Encoding {
     Utf8,
     /// Every byte above 127 belongs to a character without ASCII bytes: single-byte sets, EUC_*, SQL_ASCII.
     AsciiSafe,
-    /// A character may end in an ASCII byte: SJIS, BIG5, GBK, GB18030, UHC, JOHAB; and every name that is not known.
+    /// A character may end in an ASCII byte: SJIS, BIG5, GBK, GB18030, UHC, JOHAB. Also any unknown encoding.
     AsciiUnsafe,
 }

@@ -1,6 +1,6 @@
 //! Statements that run or keep another statement, or code: EXPLAIN, PREPARE, EXECUTE, cursors, CREATE TABLE AS, CALL.
 //!
-//! Must never say that the inner statement runs just once where it may run later or never.
+//! Must never report that the inner statement runs exactly once if it may run later or never.
 
 use super::classify::{classify, runs_code};
 use super::facts::parts;
@@ -22,7 +22,7 @@ fn inner(node: &Option<Box<Node>>) -> Statement {
     statement
 }
 
-/// As [`inner`], for one that runs as it is.
+/// Like [`inner`], for a statement that runs unchanged.
 fn whole(node: &Option<Box<Node>>) -> Statement {
     node.as_ref().and_then(|node| node.node.as_ref()).map(classify).unwrap_or_default()
 }
@@ -57,7 +57,7 @@ pub(super) fn declare_cursor(declare: &DeclareCursorStmt, into: &mut Statement) 
     StatementKind::DeclareCursor
 }
 
-/// A cursor's query runs as it is fetched from, whatever it calls; and so does a portal of the protocol.
+/// Fetching runs the query of a cursor, or of a protocol portal, which may call any function.
 pub(super) fn fetch(fetch: &FetchStmt, into: &mut Statement) -> StatementKind {
     into.prepared = PreparedEffect::Fetch { name: fetch.portalname.clone() };
     into.parameter = ParameterEffect::Unknown;

@@ -31,7 +31,7 @@ const FUNCTIONS: [&str; 45] = [
     "renew_all", "take_lock", "token",
 ];
 
-/// Why a write is opaque by the relation that it names.
+/// Why a write is opaque because of the relation that it names.
 pub(super) fn written(write: &Write) -> Option<OpaqueReason> {
     match write.relation.schema.as_deref() {
         Some(schema) if OWN_SCHEMAS.contains(&schema) => Some(OpaqueReason::FencegatesOwn),
@@ -40,14 +40,14 @@ pub(super) fn written(write: &Write) -> Option<OpaqueReason> {
     }
 }
 
-/// The write names one of fencegate's own relations if the search path has its schemas.
+/// Returns true if the write names one of fencegate's own relations when the search path contains its schemas.
 pub(super) fn may_be_written(write: &Write) -> bool {
     write.relation.schema.is_none() && RELATIONS.contains(&write.relation.name.as_str())
 }
 
-/// All of its relations are called `pg_…`, so that every search path, however long, may mean one of them by such a name.
+/// All catalog relations are named `pg_…`, so an unqualified name of that form may mean one under every search path.
 fn is_catalog(relation: &RelationName) -> bool {
-    // To write it is to SET.
+    // Writing it is the same as SET.
     const SETTINGS: &str = "pg_settings";
     match relation.schema.as_deref() {
         Some("pg_catalog" | "pg_toast") => relation.name != SETTINGS,
@@ -61,13 +61,13 @@ fn is_catalog(relation: &RelationName) -> bool {
 pub(super) enum Concern {
     /// Not at all.
     None,
-    /// If the search path has their schemas.
+    /// Only if the search path contains their schemas.
     ByPath,
     /// The statement changes or drops a part of the schemas or of the guard.
     Own,
 }
 
-/// The most that one of the names in a definition means.
+/// The greatest concern among the names in a definition.
 pub(super) fn defined(node: &N) -> Concern {
     let objects: Vec<&Node> = match node {
         N::CreateFunctionStmt(create) => return concern(&parts(&create.funcname)),
@@ -98,7 +98,7 @@ fn named(object: &Node) -> Concern {
     }
 }
 
-/// A schema or an event trigger.
+/// The concern of a name without a schema: a schema or an event trigger.
 fn of_no_schema(name: &str) -> Concern {
     if OWN_SCHEMAS.contains(&name) || name.starts_with(GUARD) { Concern::Own } else { Concern::None }
 }

@@ -1,6 +1,6 @@
 //! The effects of SET, RESET and set_config on `lease.fence` and on the search path.
 //!
-//! Must give the value as the server will hold it, or say that it is unknown.
+//! Must report the value exactly as the server will store it, or as unknown.
 
 use super::facts::parts;
 use super::{FunctionName, ParameterEffect, PathEffect};
@@ -9,7 +9,7 @@ use pg_query::protobuf::{LimitOption, Node, SelectStmt, SetOperation, VariableSe
 
 const PARAMETER: &str = "lease.fence";
 const PATH: &str = "search_path";
-/// Parameters that change how text is read: after a change of one the server is asked.
+/// Parameters that change how text is read. After a change of one of them, the proxy queries the server.
 const LEXING: [&str; 2] = ["standard_conforming_strings", "client_encoding"];
 
 pub(super) fn set(set: &VariableSetStmt) -> ParameterEffect {
@@ -23,7 +23,7 @@ pub(super) fn set(set: &VariableSetStmt) -> ParameterEffect {
         VariableSetKind::VarSetValue => {
             value(&set.args).map_or(ParameterEffect::Unknown, |value| ParameterEffect::Set { value, local })
         }
-        // FROM CURRENT makes a value that was set LOCAL outlive the transaction.
+        // FROM CURRENT lets a value from SET LOCAL outlive the transaction.
         VariableSetKind::VarSetCurrent | VariableSetKind::Undefined => ParameterEffect::Unknown,
     }
 }
@@ -41,7 +41,7 @@ pub(super) fn set_path(set: &VariableSetStmt) -> PathEffect {
     }
 }
 
-/// The call is a `set_config` of the search path.
+/// Returns true if the call is a `set_config` of the search path.
 pub(super) fn sets_path(function: &FunctionName, arguments: &[Node]) -> bool {
     is_set_config(function) && arguments.first().and_then(text).is_some_and(|name| name.eq_ignore_ascii_case(PATH))
 }
@@ -68,13 +68,13 @@ pub(super) fn set_by_query(select: &SelectStmt) -> Option<ParameterEffect> {
     }
 }
 
-/// The call is a `set_config` that names a parameter which is neither this one nor changes how text is read.
+/// Returns true if the call is a `set_config` of another parameter, which does not change how text is read.
 pub(super) fn sets_another(function: &FunctionName, arguments: &[Node]) -> bool {
     let is_another = |name: &str| ![PARAMETER].iter().chain(&LEXING).any(|known| name.eq_ignore_ascii_case(known));
     is_set_config(function) && arguments.first().and_then(text).is_some_and(is_another)
 }
 
-/// The call may set any parameter, which its arguments name.
+/// Returns true for `set_config`, whose arguments name the parameter.
 pub(super) fn is_set_config(function: &FunctionName) -> bool {
     function.name == "set_config" && function.schema.as_deref().is_none_or(|schema| schema == "pg_catalog")
 }
@@ -93,7 +93,7 @@ fn constant(node: &Node) -> Option<&Val> {
     }
 }
 
-/// The server refuses a list of values for a parameter that it does not know, so there is one or an error.
+/// The server refuses a list of values for an unknown parameter, so there is one value or an error.
 fn value(arguments: &[Node]) -> Option<String> {
     let [argument] = arguments else { return None };
     match constant(argument)? {

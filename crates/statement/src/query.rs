@@ -22,7 +22,7 @@ pub(super) struct Walk<'s, 'n> {
     common_tables: HashMap<&'n str, usize>,
     /// Finds the rows that are written.
     pub(super) reader: RowReader<'n>,
-    /// All relations that it names, also the WITH queries that look like one.
+    /// All relations that it names, including WITH queries that look like a relation.
     pub(super) relations: Vec<&'n RangeVar>,
 }
 
@@ -343,12 +343,12 @@ fn queried(insert: &InsertStmt) -> Option<&SelectStmt> {
     }
 }
 
-/// The rows that stand in an INSERT itself.
+/// The rows that are listed in an INSERT itself.
 fn values_lists(insert: &InsertStmt) -> Vec<&[Node]> {
     let Some(NodeEnum::SelectStmt(values)) = insert.select_stmt.as_ref().and_then(|node| node.node.as_ref()) else {
         return Vec::new();
     };
-    // With any of these it is a query, whose columns get their types before they meet those of the table.
+    // With any of these it is a query, whose columns get their types independently of the table's.
     let is_query = values.with_clause.is_some()
         || !values.sort_clause.is_empty()
         || values.limit_count.is_some()

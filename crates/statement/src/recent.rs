@@ -1,9 +1,10 @@
-//! Texts that were read recently, each with the places of its literals. A text that equals one of them, except for literals of the
-//! same types, has the same shape. It is compared without being split into tokens.
+//! Texts that were read recently, each with the positions of its literals. A text that differs from one of them only in
+//! literals
+//! of the same types has the same shape, and need not be split into tokens.
 //!
 //! Must never
 //! - accept a text whose shape with [`super::shape::Literals::Typed`] differs;
-//! - search: a text has one place, so that hostile texts only displace others.
+//! - search: each text has one place, so that hostile texts can only displace others.
 
 use super::Lexing;
 use super::cache::{Analysis, weight};
@@ -13,7 +14,7 @@ use std::ops::Range;
 
 const PLACES: usize = 256;
 
-/// The longest text that is kept, and the heaviest analysis, in bytes: a few MiB for all places.
+/// Maximum length of a kept text and maximum weight of its analysis, in bytes: a few MiB for all places.
 const LONGEST: usize = 1024;
 const HEAVIEST: usize = 8 * 1024;
 
@@ -93,8 +94,8 @@ impl Template {
     }
 }
 
-/// Length of the literal of this type at the beginning of the text. Also None for some valid literals, whose texts are then
-/// split into tokens.
+/// Length of the literal of this type at the beginning of the text. Also None for some valid literals: their texts are
+/// then split into tokens.
 fn length_of_literal(text: &[u8], kind: u8) -> Option<usize> {
     if kind != STRING {
         let length = text.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.')).unwrap_or(text.len());

@@ -1,7 +1,8 @@
-//! The rows that a write affects, as far as its text shows: for each column, the values that all of them have.
+//! The rows that a write affects, as far as its text shows: for each column, the possible values.
 //!
-//! Owns the known values, and their meaning in a column; `bound.rs` has the values that parameters are bound to. Must never
-//! omit a value that a row has before or after the write: omits a column entirely unless all its values are known.
+//! Owns the known values, and their meaning in a column; `bound.rs` handles values bound to parameters. Must never omit
+//! a value
+//! that a row has before or after the write: unless all values of a column are known, omits the column.
 
 pub(super) use super::bound::Budget;
 pub use super::bound::{Argument, ArrayParameter, Beside, Distinct, Purpose};
@@ -54,7 +55,7 @@ enum Extent {
     Read,
     /// It is too long, or nested too deeply.
     TooComplex,
-    /// Not requested: the verdict may be shared by many texts.
+    /// Not requested: many texts may share the verdict.
     LeftOut,
 }
 
@@ -72,7 +73,7 @@ pub enum Column {
 pub enum ColumnValue {
     /// A literal, or a value that was bound as text.
     Literal {
-        /// As text, in the server's own form of its kind.
+        /// The server's output form for its type.
         text: String,
         /// None: the type of the column.
         kind: Option<ValueType>,
@@ -85,19 +86,19 @@ pub enum ColumnValue {
         number: usize,
         /// The type of a cast; `None` for the column's own type.
         cast: Option<ValueType>,
-        /// True if every use of it in the statement needs this type. The server then infers the type, unless the client
-        /// declares another.
+        /// True if every use of it in the statement requires this type. The server then infers the type, unless the
+        /// client declares another.
         is_alone: bool,
     },
     /// The elements of an array that is bound later.
     Elements(Box<ArrayParameter>),
-    /// `NULL` without quotes in an array in text: no value, but the text `NULL` with `array_nulls = off`.
+    /// An unquoted `NULL` in an array in text format: no value, or the text `NULL` with `array_nulls = off`.
     NullWord,
-    /// More than [`MOST_VALUES`] values. Stands alone.
+    /// More than [`MOST_VALUES`] values. It is then the only entry.
     TooMany,
 }
 
-/// The type that a prepared statement was told for a parameter.
+/// The declared type of a prepared statement's parameter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Declared {
     /// None: the server infers it.
@@ -158,12 +159,12 @@ impl Rows {
         Self { extent: Extent::LeftOut, ..Self::default() }
     }
 
-    /// The text is too long or nested too deeply to tell anything.
+    /// True if the text is too long or too deeply nested to show rows.
     pub fn are_unread(&self) -> bool {
         self.extent == Extent::TooComplex
     }
 
-    /// The text was not read for them.
+    /// True if the text was not read for its rows.
     pub fn are_left_out(&self) -> bool {
         self.extent == Extent::LeftOut
     }
@@ -192,7 +193,7 @@ impl Rows {
         self.columns.iter_mut().flat_map(|(_, values)| values)
     }
 
-    /// The parameter of that number, from 1, is the value of such a column, for all that is known.
+    /// True if the parameter with that number, from 1, may be the value of such a column.
     pub(super) fn use_parameter(&self, wanted: usize, is_meant: &impl Fn(&str) -> bool) -> bool {
         let is_wanted = |value: &ColumnValue| value.parameters().any(|number| number == wanted);
         self.columns.iter().any(|(column, values)| column.name().is_none_or(is_meant) && values.iter().any(is_wanted))
@@ -202,7 +203,7 @@ impl Rows {
         self.columns.iter().any(|(_, values)| values.iter().any(|value| value.parameters().next().is_some()))
     }
 
-    /// Replaces each value by those that `replace` adds. Omits a column with a value for which it returns None.
+    /// Replaces each value by those that `replace` adds. If it returns None, omits the column.
     pub(super) fn replaced(&self, mut replace: impl FnMut(&ColumnValue, &mut Distinct) -> Option<()>) -> Rows {
         let mut replaced = |(column, values): &(Column, Vec<ColumnValue>)| {
             let mut distinct = Distinct::default();
@@ -231,13 +232,13 @@ impl Rows {
 }
 
 impl ColumnValue {
-    /// Bound as text, in UTF-8. None if it is too long for a key, or no text.
+    /// A value bound as text, in UTF-8. None if it is too long for a key or invalid.
     pub fn from_text(bytes: &[u8]) -> Option<Self> {
         let text = String::from_utf8(Self::short(bytes)?).ok()?;
         Some(ColumnValue::Literal { text, kind: None })
     }
 
-    /// Bound in binary. None if it is too long for a key.
+    /// A value bound in binary format. None if it is too long for a key.
     pub fn from_binary(bytes: &[u8]) -> Option<Self> {
         Some(ColumnValue::Binary(Self::short(bytes)?))
     }
@@ -246,7 +247,7 @@ impl ColumnValue {
         (bytes.len() <= LONGEST_KEY).then(|| bytes.to_vec())
     }
 
-    /// The one text that the value has in a column of that kind; None when it has none there, or that is not known.
+    /// The only text of the value in a column of that type; `None` if there is none or it is unknown.
     pub fn in_column(&self, column: ValueType) -> Option<String> {
         let (text, kind) = match self {
             ColumnValue::Literal { text, kind } => (text, kind),
@@ -265,7 +266,7 @@ impl ColumnValue {
         }
     }
 
-    /// True if no row has this value in a column of that kind.
+    /// True if no row has this value in a column of that type.
     pub fn is_nothing_in(&self, column: ValueType) -> bool {
         *self == ColumnValue::NullWord && column != ValueType::Text
     }
@@ -299,7 +300,7 @@ impl ColumnValue {
 }
 
 impl Declared {
-    /// By the number of the type in `pg_type`, which is the same in every server for those that have a kind.
+    /// The declared type for a `pg_type` OID. The OIDs of the supported types are the same in every server.
     pub fn from_oid(oid: u32) -> Self {
         match oid {
             // None, or `unknown`.
@@ -318,7 +319,7 @@ impl Declared {
     }
 }
 
-/// The numbers of the array types of [`COUNTED_TYPES`], in the same order.
+/// The OIDs of the array types of [`COUNTED_TYPES`], in the same order.
 const COUNTED_ARRAYS: [u32; COUNTED_TYPES.len()] =
     [1000, 1014, 1001, 1182, 1021, 1022, 1041, 1187, 199, 3807, 1003, 1231, 1028, 1183, 1115, 1185, 1270];
 

@@ -16,7 +16,7 @@ use super::{Encoding, Lexing, ParameterEffect, Script, ServerEncoding, Statement
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The longest text that has a shape, in bytes.
+/// Maximum length of a text that has a shape, in bytes.
 const LONGEST: usize = 16 << 10;
 
 /// Parameters that replace literals of one type are numbered from a multiple of this number. A text has fewer literals.
@@ -167,7 +167,7 @@ impl<'t> Shape<'t> {
         (self.with_value(&common)? == statement).then_some(common)
     }
 
-    /// The analysis of this text, given the one for its shape with typed literals. None: the text has to be read.
+    /// The analysis of this text, given the one for its shape with typed literals. None if the text must be read.
     pub(super) fn completed(&self, common: &Analysis) -> Option<Analysis> {
         match common.as_ref().as_ref().map(|script| script.statements.as_slice()) {
             Ok([statement]) if matches!(statement.parameter, ParameterEffect::Set { .. }) => {
@@ -177,7 +177,8 @@ impl<'t> Shape<'t> {
         }
     }
 
-    /// As the server will hold it. A number that begins with 0 is read from the tree.
+    /// The statement with the value as the server will store it. A number that begins with 0 must be read from the
+    /// tree.
     fn with_value(&self, common: &Statement) -> Option<Statement> {
         let ParameterEffect::Set { local, .. } = common.parameter else { return None };
         let [(place, _)] = self.left_out.as_slice() else { return None };

@@ -3,7 +3,7 @@
 //! Must never end a literal, name or comment elsewhere than the server does: [`Lexeme::Unsure`] marks uncertain input,
 //! and nothing follows it.
 
-/// A name of up to this many bytes has not been cut, whatever its encoding.
+/// Maximum length, in bytes, of a name that is certainly not truncated, whatever its encoding.
 pub(super) const LONGEST_SURE_NAME: usize = 59;
 
 /// A piece of a text.
@@ -22,12 +22,12 @@ pub(super) enum Lexeme<'t> {
 }
 
 impl Lexeme<'_> {
-    /// It is that key word, in whatever case.
+    /// Returns true if the token is that key word, in any case.
     pub(super) fn is(self, wanted: &[u8]) -> bool {
         matches!(self, Lexeme::Word(word) if word.eq_ignore_ascii_case(wanted))
     }
 
-    /// The name that it is, if no encoding reads it differently and it is not cut.
+    /// The name, if every encoding reads it in the same way and it is not truncated.
     pub(super) fn name(self) -> Option<String> {
         let (name, is_folded) = match self {
             Lexeme::Word(word) => (word, true),
@@ -40,7 +40,7 @@ impl Lexeme<'_> {
     }
 }
 
-/// Cuts a text whose bytes above 127 belong to characters that hold no ASCII byte.
+/// Splits a text in which non-ASCII characters contain no ASCII byte.
 pub(super) struct Lexemes<'t> {
     text: &'t [u8],
     start: usize,
@@ -67,7 +67,7 @@ impl<'t> Lexemes<'t> {
         self.text.get(self.position + ahead).copied()
     }
 
-    /// Passes over bytes of a kind, and gives them back.
+    /// Skips bytes of one kind and returns them.
     fn take(&mut self, is: impl Fn(u8) -> bool) -> &'t [u8] {
         let rest = &self.text[self.position..];
         let taken = &rest[..rest.iter().position(|byte| !is(*byte)).unwrap_or(rest.len())];
@@ -75,7 +75,7 @@ impl<'t> Lexemes<'t> {
         taken
     }
 
-    /// Passes over white space and comments. False where a comment does not end.
+    /// Skips white space and comments. Returns false for an unterminated comment.
     fn skip(&mut self) -> bool {
         loop {
             match (self.at(0), self.at(1)) {
@@ -88,7 +88,7 @@ impl<'t> Lexemes<'t> {
         }
     }
 
-    /// Comments can be nested.
+    /// Skips a comment, which may contain others.
     fn comment(&mut self) -> bool {
         let mut depth = 0;
         loop {
@@ -135,7 +135,7 @@ impl<'t> Lexemes<'t> {
         }
     }
 
-    /// `U&'…'` and `U&"…"`: its escapes hide no quote, and make another name of it.
+    /// `U&'…'` and `U&"…"`: escapes hide no quote, but change the name.
     fn unicode(&mut self) -> Lexeme<'t> {
         self.position += 1;
         match (self.at(0), self.standard_conforming_strings) {
@@ -213,7 +213,7 @@ impl<'t> Lexemes<'t> {
         self.literal_unless_word()
     }
 
-    /// Server versions differ in their treatment of letters that follow a number.
+    /// Server versions differ in how they treat letters after a number.
     fn literal_unless_word(&self) -> Lexeme<'t> {
         if self.at(0).is_some_and(continues_word) { Lexeme::Unsure } else { Lexeme::Literal }
     }

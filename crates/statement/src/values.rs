@@ -1,6 +1,6 @@
 //! Values in the tree: constants and parameters, and the types that they are cast to.
 //!
-//! Must never take an expression that the server computes for a value, nor one type for another.
+//! Must never report an expression that the server computes as a value, nor confuse types.
 
 use super::facts::parts;
 use super::rows::{COUNTED_TYPES, ColumnValue, Declared, ElementType, KEY_TYPES, LONGEST_KEY, ValueType};
@@ -15,7 +15,7 @@ pub(super) fn parameter(node: &Node) -> Option<&ParamRef> {
     }
 }
 
-/// A constant or a parameter, also with a cast to a type in which values can be told.
+/// A constant or a parameter, possibly with a cast to a supported type.
 pub(super) fn value(node: &Node) -> Option<ColumnValue> {
     match node.node.as_ref()? {
         N::TypeCast(cast) => {
@@ -32,12 +32,12 @@ pub(super) fn value(node: &Node) -> Option<ColumnValue> {
     }
 }
 
-/// As [`value`], of an argument of EXECUTE.
+/// Like [`value`], for an argument of EXECUTE.
 pub(super) fn literal(node: &Node) -> Option<ColumnValue> {
     value(node).filter(|value| matches!(value, ColumnValue::Literal { .. }))
 }
 
-/// As [`value`], without a cast.
+/// Like [`value`], without a cast.
 pub(super) fn plain_value(node: &Node) -> Option<ColumnValue> {
     let (text, kind) = match node.node.as_ref()? {
         N::ParamRef(parameter) => {
@@ -83,7 +83,7 @@ pub(super) fn array_cast(name: &TypeName) -> Option<ElementType> {
         return None;
     }
     if let Some(kind) = plain_kind(name) {
-        // A length cuts texts.
+        // A length modifier truncates texts.
         return name.typmods.is_empty().then_some(ElementType::Key(kind));
     }
     let names = parts(&name.names);
@@ -103,19 +103,19 @@ pub(super) fn declared(node: &Node) -> Declared {
     }
 }
 
-/// As [`is_by_path`], of a type in the list of PREPARE.
+/// Like [`is_by_path`], for a type in the list of PREPARE.
 pub(super) fn declares_by_path(node: &Node) -> bool {
     matches!(&node.node, Some(N::TypeName(name)) if is_by_path(name))
 }
 
-/// The search path says which type it is, and it may be one in which values can be told. Those that the grammar knows by
-/// key words, such as `integer`, come from it with their schema.
+/// Returns true if the search path determines the type, and it may be a supported one. The grammar adds the schema to
+/// types that it knows by key words, such as `integer`.
 pub(super) fn is_by_path(name: &TypeName) -> bool {
     let is_counted = |word| !name.array_bounds.is_empty() && COUNTED_TYPES.contains(word);
     matches!(parts(&name.names).as_slice(), [word] if KEY_TYPES.contains(word) || is_counted(word))
 }
 
-/// The kind of a type as it is written.
+/// The value type of a type name.
 fn kind(name: &TypeName) -> Option<ValueType> {
     let is_more = name.setof || name.pct_type || !name.array_bounds.is_empty() || !name.typmods.is_empty();
     plain_kind(name).filter(|_| !is_more)

@@ -1,4 +1,4 @@
-//! Texts with other literals and comments: the same statements, cut by Postgres' own lexer.
+//! Variants of texts with other literals and comments: the same statements, as PostgreSQL's own lexer splits them.
 
 use super::dice::Dice;
 use fencegate_statement::{
@@ -14,11 +14,11 @@ pub const LEXING: Lexing = Lexing {
     release: Lexing::NEWEST,
 };
 
-/// Pieces of strings that may end a literal too early or mislead a parser.
+/// Parts of strings that may end a literal too early or mislead a parser.
 const PIECES: [&str; 16] =
     ["''", "\\", "\\''", ";", "--", "/*", "*/", "$$", "$1", "\"", " for ", " set ", " with ", "config", "U&", "\n"];
 
-/// The text with other literals, comments and lengths of IN lists. None where the lexer does not know the text.
+/// The text with other literals, comments and lengths of IN lists. None if the lexer rejects the text.
 pub fn varied(text: &str, dice: &mut Dice) -> Option<String> {
     let tokens = pg_query::scan(text).ok()?.tokens;
     let (mut varied, mut copied) = (String::new(), 0);
@@ -83,8 +83,8 @@ fn number(literal: &str, dice: &mut Dice) -> String {
     literal.chars().map(|c| digit(c, dice)).collect()
 }
 
-/// Asks a cache that has read `text` for texts with other literals and comments, and compares with what their own reading says. How
-/// many of them share its analysis.
+/// Reads variants of `text` through a cache that has read `text`, and compares the results with separate analyses.
+/// Returns how many variants share its analysis.
 pub fn read_once(text: &str, dice: &mut Dice) -> usize {
     let cache = Cache::default();
     let with_rows = dice.chance(50);
@@ -100,8 +100,8 @@ pub fn read_once(text: &str, dice: &mut Dice) -> usize {
     shared
 }
 
-/// Ignores the order of names: a word in a literal may select either reader, and the two list names in different orders. Ignores
-/// ranges, which a shared analysis does not have.
+/// Ignores ranges, which a shared analysis does not have, and the order of names, which depends on the reader: a word
+/// in a literal may select either one.
 fn comparable(read: &Result<Script, Unreadable>, with_rows: bool) -> Result<Script, Unreadable> {
     let mut script = read.clone()?;
     let is_alone = script.statements.len() == 1;
@@ -115,7 +115,7 @@ fn comparable(read: &Result<Script, Unreadable>, with_rows: bool) -> Result<Scri
             }
         }
         statement.writes = writes;
-        // Without writes, nothing depends on it.
+        // Without writes, nothing depends on this field.
         statement.keys_by_path &= with_rows && !statement.writes.is_empty();
         if is_alone {
             statement.range = Statement::WHOLE;

@@ -153,11 +153,13 @@ const MOST_ADDRESSES: usize = 16;
 /// Time after which the next attempt starts even if the last one has not ended: the default of RFC 8305.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// The result of the first attempt that succeeds. Each attempt starts when one before it has failed, or when the last one has
-/// had its head start. Returns None without attempts. Cancel-safe if the attempts are: dropping this drops those under way.
+/// The result of the first attempt that succeeds. Each attempt starts when an earlier one has failed, or when the last
+/// one has
+/// had its head start. Returns None without attempts. Cancel-safe if the attempts are: dropping it drops those under
+/// way.
 ///
 /// # Errors
-/// The error of the last attempt in their order, as if each had waited for the one before.
+/// The error of the last attempt in the list, regardless of the order in which they failed.
 pub async fn race<T, E>(
     attempts: impl IntoIterator<Item = impl Future<Output = Result<T, E>>>,
 ) -> Option<Result<T, E>> {

@@ -216,12 +216,12 @@ pub fn is_system(root_certificate: &Path) -> bool {
     root_certificate.as_os_str() == "system"
 }
 
-/// Checks certificates as an `sslmode` means it.
+/// Verifies certificates as an `sslmode` requires.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    /// None: any certificate will do.
+    /// None: any certificate is accepted.
     authorities: Option<Arc<WebPkiServerVerifier>>,
-    /// The name counts too.
+    /// True if the certificate must also match the name.
     name: bool,
 }
 
@@ -231,7 +231,7 @@ impl Verifier {
         Ok(Verifier { authorities: authorities.map(build).transpose()?, name })
     }
 
-    /// A certificate that is too old or too odd to be read proves nothing; where any will do, nothing is lost.
+    /// A certificate that is too old or malformed proves nothing. If any certificate is accepted, nothing is lost.
     fn may_be_odd(&self, certificate: &CertificateDer<'_>) -> bool {
         self.authorities.is_none() && ParsedCertificate::try_from(certificate).is_err()
     }
@@ -248,7 +248,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let Some(authorities) = &self.authorities else { return Ok(ServerCertVerified::assertion()) };
         match authorities.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            // The name is looked at last, when everything else is right.
+            // rustls verifies the name last, when everything else is valid.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if !self.name => Ok(ServerCertVerified::assertion()),

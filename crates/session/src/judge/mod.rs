@@ -226,7 +226,7 @@ impl Judge<'_> {
         Ok(needs)
     }
 
-    /// The server's refusal of a statement that would drop, rename or move a database of others.
+    /// The server's refusal of a statement that would drop, rename or move a database of another role.
     fn not_owner(&self, statement: &Statement) -> Option<Rejection> {
         let database = statement.database_to_own()?;
         let is_foreign = self.foreign_databases.is_some_and(|foreign| foreign.contains(database));

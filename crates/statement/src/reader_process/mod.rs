@@ -22,10 +22,10 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
-/// The most readers at the same time, which callers must keep to; that many are kept for the next text.
+/// Maximum number of readers at the same time, which callers must respect, and of idle readers that are kept.
 pub const READERS: usize = 3;
 
-/// Its processor time is limited; so long it may take on a machine that has other things to do.
+/// Time limit for a response. It exceeds the limit of processor time because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Maximum length of a response. [`crate::analyze()`] bounds the content of a script below it.
@@ -43,12 +43,12 @@ pub fn set_program(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// Reads a text of up to `LONGEST_TREE` bytes in another process; None where that came to no end. Blocks.
+/// Reads a text of up to `LONGEST_TREE` bytes in another process. None if it did not finish. Blocks.
 pub fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Script, Unreadable>> {
     let request = request(text, lexing, with_rows);
     let idle = || IDLE.lock();
     let kept = idle().pop();
-    // One that was kept may have ended meanwhile, for want of texts.
+    // A kept reader may have ended because it was idle.
     let answered = kept.and_then(|reader| reader.ask(&request).ok()).map_or_else(|| start()?.ask(&request), Ok);
     match answered {
         Ok((reader, answer)) => {
@@ -64,7 +64,7 @@ pub fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Scrip
     }
 }
 
-/// Without other processes much is refused: that is told, once.
+/// Starts a reader. Without readers the proxy refuses many texts, so it logs the first failure.
 fn start() -> io::Result<ReaderProcess> {
     static TOLD: Once = Once::new();
     ReaderProcess::start().inspect_err(|error| TOLD.call_once(|| tracing::warn!(%error, "reader_not_started")))
@@ -90,7 +90,7 @@ impl ReaderProcess {
         let child = Command::new(program)
             .arg0("fencegate")
             .arg(READER_COMMAND)
-            // It gets no secrets, and no signal from a terminal.
+            // The reader gets no environment, which may contain secrets, and no signals from a terminal.
             .env_clear()
             .process_group(0)
             .stdin(Stdio::from(OwnedFd::from(theirs.try_clone()?)))
@@ -125,7 +125,7 @@ impl ReaderProcess {
             match self.stream.read(buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(length) => buffer = &mut buffer[length..],
-                // A signal, such as the one that has policies loaded again.
+                // A signal arrived, such as the one that reloads policies.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -142,13 +142,13 @@ impl Drop for ReaderProcess {
     }
 }
 
-/// The subcommand, not for people, as which this binary reads texts for another process.
+/// The internal subcommand with which this binary reads texts for another process.
 pub const READER_COMMAND: &str = "read-texts";
 
 /// Memory limit in bytes, without the stack for deep trees.
 const MEMORY: u64 = 64 << 20;
 
-/// The stack of the main thread is not counted there.
+/// Stack limit of the main thread, which [`MEMORY`] does not include.
 const STACK: u64 = 8 << 20;
 
 /// The limit of processor time for one text.
@@ -157,7 +157,7 @@ const PROCESSOR_TIME: Duration = Duration::from_secs(1);
 /// Idle time in milliseconds after which the process ends.
 const IDLE_MS: u16 = 10_000;
 
-/// It ends after a text for which it has grown by more than this, in KiB, so that the memory is given back.
+/// Maximum growth of the process for one text, in KiB. Beyond it, the process ends to free the memory.
 const MOST_KEPT: i64 = 16 << 10;
 
 /// Main function of the process.
@@ -196,12 +196,12 @@ fn serve() -> io::Result<()> {
     }
 }
 
-/// The most that it ever held, in KiB.
+/// Peak memory of the process, in KiB.
 fn grown() -> io::Result<i64> {
     Ok(getrusage(UsageWho::RUSAGE_SELF)?.max_rss())
 }
 
-/// The next text, and how it is to be read; None at the end.
+/// The next text, and how to read it. None at the end.
 fn next(input: &mut impl Read) -> io::Result<Option<(Vec<u8>, Lexing, bool)>> {
     let mut head = [0; 9];
     match input.read_exact(&mut head) {
@@ -231,7 +231,7 @@ pub fn encode(read: &Result<Script, Unreadable>) -> io::Result<Vec<u8>> {
     serde_json::to_vec(read).map_err(io::Error::other)
 }
 
-/// Decodes a response; `None` if the bytes are no response.
+/// Decodes a response; `None` if it is invalid.
 pub fn decode(answer: &[u8]) -> Option<Result<Script, Unreadable>> {
     serde_json::from_slice(answer).ok()
 }
