@@ -98,7 +98,8 @@ async fn admit_process(
         }
         match verdict(context, identity, resource, token).await? {
             AdmitDecision::Admitted { row, is_new } => {
-                // Before the session may use the admission. A drain in between revokes it, and `record` notices that.
+                // Confirm before the session may use the admission. A drain in between revokes it, and `record` notices
+                // that.
                 let confirmed = confirm_epoch(context, identity, resource, row.epoch).await;
                 if confirmed.is_ok() && record(context, raising, resource, row.epoch, revocations) {
                     context.environment.metrics.admissions.inc();
@@ -126,7 +127,8 @@ async fn admit_process(
                 });
                 written?;
                 permitted?;
-                // Before the resource's lock, so that sessions that do not need etcd never wait for it.
+                // Query the issuer before taking the resource's lock, so that sessions that do not need etcd never wait
+                // for it.
                 may_raise(context, resource, target).await?;
                 context.memory.confirmed.confirm(identity, resource, target);
                 in_turn(&state.resource_locks, resource, deadline, advance::raise(&advance, current, deadline)).await?;

@@ -72,7 +72,7 @@ pub(super) async fn drain(advance: &Advance<'_>, deadline: Instant) -> Result<()
         let mut holders = holders?;
         let is_its = |holder: &Holder, it: &Raising<'_>| holder.row.key() == key(it.identity) && !holder.row.ending;
         if let Some(raising) = advance.raising.filter(|it| holders.iter().any(|holder| is_its(holder, it))) {
-            // It keeps its process and whatever it has locked: its row is replaced, not drained.
+            // The raising session keeps its process and its locks: its row is replaced, not drained.
             refuse_if_written(advance).await?;
             raising.session.revoke(&advance.resource.name, advance.to);
             let (own, others) = holders.into_iter().partition(|holder| is_its(holder, &raising));

@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 pub struct Background(Handle);
 
 impl Background {
-    /// The runtime of the caller. In the proxy that is the main one, where it starts. A test or the simulator has no other, so
-    /// that its sessions and their shared work run on the same threads and in the same, possibly paused, time.
+    /// The caller's runtime. In the proxy this is the main one, where it starts. A test or the simulator has no other,
+    /// so its sessions and their shared work run on the same threads and in the same, possibly paused, time.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -31,7 +31,7 @@ impl Background {
         self.0.spawn(task)
     }
 
-    /// The caller runs in this runtime.
+    /// Returns true if the caller runs in this runtime.
     #[must_use]
     pub fn is_here(&self) -> bool {
         Handle::try_current().is_ok_and(|current| current.id() == self.0.id())

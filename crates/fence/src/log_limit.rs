@@ -42,7 +42,7 @@ impl LogLimit {
         Arc::new(LogLimit { windows: Mutex::default(), background })
     }
 
-    /// A line of this kind may be logged. Otherwise it is counted, and the count is logged when the window ends.
+    /// Returns true if a line of this kind may be logged. Otherwise counts it, and logs the count when the window ends.
     pub fn allows(self: &Arc<Self>, event: &'static str, resource: &str) -> bool {
         self.allows_some(event, resource, MOST_LINES)
     }

@@ -100,7 +100,7 @@ impl Watcher {
         });
     }
 
-    /// The resources whose leader differs from the one that the log has. The log must then name these.
+    /// The resources whose leader differs from the one logged last. The caller must log these.
     pub(super) fn changed_leaders(&self, now: &Leased) -> Vec<(String, Option<Token>)> {
         let before = std::mem::replace(&mut *self.logged_leaders.lock(), now.clone());
         let changed = now.iter().filter(|(resource, token)| before.get(*resource) != Some(token));

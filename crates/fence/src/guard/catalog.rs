@@ -88,7 +88,7 @@ pub(super) struct Subscription {
     pub(super) name: String,
     /// The role as which its workers write, including those of the initial copy.
     pub(super) owner: String,
-    /// Its rows carry no token, and a trigger rejects rows without one.
+    /// Its rows carry no token, and a trigger rejects such rows.
     pub(super) is_rejected: bool,
 }
 
@@ -190,7 +190,7 @@ pub(super) const CHECK_SIGNATURES: [&str; 7] = [
     "fencegate.check_write(text, text, boolean)",
     "fencegate.claim(text)",
 ];
-/// The functions of `guard.sql`, then that of `notice.sql`.
+/// The functions of `guard.sql`.
 pub(super) const SIGNATURES: [&str; 6] = [
     "fencegate.is_admitted(text, text)",
     "fencegate.observe_write(text, boolean)",
@@ -204,9 +204,9 @@ const NOTICE_SIGNATURE: &str = "fencegate.notice_definition()";
 /// Functions that are created together. A hash of their definitions is stored in the comment on one of them.
 pub(super) struct Functions {
     text: &'static str,
-    /// A list of literals.
+    /// Names, as a list of literals.
     pub(super) names: &'static str,
-    /// Takes no arguments.
+    /// The function with the comment. Takes no arguments.
     commented: &'static str,
 }
 
@@ -216,11 +216,11 @@ pub(super) const GUARD_FUNCTIONS: Functions = Functions {
             'keyed', 'check_every_key', 'guard_table', 'guard'",
     commented: "guard",
 };
-/// Apart from those, because only a superuser can create it.
+/// Separate, because only a superuser can create it.
 pub(super) const NOTICE_FUNCTION: Functions =
     Functions { text: NOTICE, names: "'notice_definition'", commented: "notice_definition" };
 
-/// The statements that create them and their function.
+/// The statements that create the event triggers and their function.
 pub(super) fn event_triggers() -> String {
     format!("{NOTICE}\n{}", NOTICE_FUNCTION.seal())
 }

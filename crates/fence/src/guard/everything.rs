@@ -14,7 +14,7 @@ use fencegate_postgres::tls::ControlConfig;
 use std::fmt::Display;
 use tokio_postgres::Client;
 
-/// The most users and dependents that an error names.
+/// Maximum number of users or dependents that an error names.
 const MOST_NAMED: usize = 50;
 
 /// The outcome of `remove`.
@@ -99,7 +99,7 @@ async fn check(client: &Client, parts: &Parts) -> Result<Option<String>, GuardEr
     Err(GuardError::Needed { database, dependents: list(&dependents, "what"), may_keep })
 }
 
-/// A line for each.
+/// Formats a line for each row.
 fn list(rows: &[tokio_postgres::SimpleQueryRow], name: &str) -> String {
     let line = |text: &dyn Display| format!("\n  {}", text.to_string().replace(char::is_control, " "));
     let named = rows.iter().take(MOST_NAMED).filter_map(|row| column(row, name)).map(|it| line(&it));
@@ -134,7 +134,7 @@ impl Parts {
         self.query(sql_file!("sql/remove/removals.sql"), &object)
     }
 
-    /// With the values for `parts.sql`.
+    /// The query of the file, with the values for `parts.sql`.
     fn query(&self, file: SqlFile, values: &[(&str, Value)]) -> String {
         let names = |names: &[&str]| names.iter().map(|it| quote(it)).collect::<Vec<_>>().join(", ");
         let parts = [

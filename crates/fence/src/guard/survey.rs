@@ -15,11 +15,11 @@ use fencegate_statement::Operation;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio_postgres::Client;
 
-/// The effect of their absence.
+/// The effect of missing event triggers.
 pub(super) const NO_EVENT_TRIGGERS: &str =
     "definitions that bypass the proxies are noticed later, until a superuser has run `fencegate guard install`";
 
-/// The most tables of others that a warning names.
+/// Maximum number of other roles' tables that a warning names.
 const MOST_NAMED: usize = 10;
 
 /// A difference between a trigger and the policies.

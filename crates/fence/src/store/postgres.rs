@@ -45,7 +45,7 @@ pub struct Postgres {
     /// For looks, signals and deletes.
     look: Arc<Lane>,
     announcer: Arc<Announcer>,
-    /// For Queries of both that wait for a lock.
+    /// For Queries of `admission` and `publish` that wait for a lock.
     pub(super) wait: Lane,
     /// Held by the Query that runs on `wait`.
     pub(super) waiting: Mutex<()>,

@@ -76,11 +76,11 @@ pub struct Report {
 /// The recorded policies of an epoch, compared with those of this proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// The token is that of the epoch.
+    /// The same policies.
     Same,
     /// Different policies, loaded before those of this proxy.
     Older,
-    /// Different policies.
+    /// Different policies, not loaded earlier.
     Others,
 }
 

@@ -1,2 +1,2 @@
--- The existing ones of these :event_triggers.
+-- The event triggers among :event_triggers that exist.
 SELECT evtname AS name FROM pg_event_trigger WHERE evtname IN (:event_triggers) ORDER BY evtname;

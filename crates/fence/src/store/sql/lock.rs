@@ -25,15 +25,15 @@ pub(super) const SHARE: Prepared =
 pub(super) const TAKE: Prepared =
     Prepared::new("take_lock", || sql_file!("lock/take_lock.sql").with(&[("name", Sql("$1"))]));
 
-/// Takes those of several resources' locks that are free.
+/// Takes the free ones among the locks of several resources.
 pub(super) const TRY: Prepared =
     Prepared::new("try_locks", || sql_file!("lock/try_locks.sql").with(&[("name", Sql("n"))]));
 
-/// Takes those of several resources' locks that are free, shared.
+/// Takes the free ones among the locks of several resources, shared.
 pub(super) const TRY_SHARED: Prepared =
     Prepared::new("try_locks_shared", || sql_file!("lock/try_locks_shared.sql").with(&[("name", Sql("n"))]));
 
-/// The subset of the processes that hold one of these locks on the resource's relations.
+/// The subset of the processes that hold a lock for writes or for locking rows on the resource's relations.
 pub fn lockers(resource: &Resource, pids: &[i32]) -> String {
     let [schemas, tables] = arrays(resource.tables.iter().map(|table| &table.name));
     // The tables that a function has written are unknown: any write counts.

@@ -1,5 +1,5 @@
--- The objects, and the statements that remove them, in order. A schema that stays loses its version: it is none that
--- a proxy could use.
+-- The objects, and the statements that remove them, in order. A schema that stays loses its version, because no proxy
+-- can use it.
 WITH :parts
 SELECT object, statement FROM (
 SELECT rank, object, 'DROP ' || object || :cascade AS statement FROM part WHERE object IS NOT NULL

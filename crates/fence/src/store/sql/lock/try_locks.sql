@@ -1,4 +1,4 @@
--- Takes those of the locks of resources $1 that are free. Passes their keys to later statements of the same
+-- Takes the free ones among the locks of resources $1. Passes their keys to later statements of the same
 -- transaction.
 PREPARE try_locks (text[]) AS
 SELECT set_config('fencegate.locked', coalesce(array_agg(k), '{}')::text, true)

@@ -1,4 +1,4 @@
--- Takes those of the locks of resources $1 that are free, shared. Passes their keys to later statements of the same
+-- Takes the free ones among the locks of resources $1, shared. Passes their keys to later statements of the same
 -- transaction. A lock for which an exclusive one waits is not free.
 PREPARE try_locks_shared (text[]) AS
 SELECT set_config('fencegate.locked', coalesce(array_agg(k), '{}')::text, true)

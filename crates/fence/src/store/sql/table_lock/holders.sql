@@ -1,6 +1,6 @@
--- The processes that hold such a lock on a table of fencegate, or wait for one, at most :described. signalled: the
+-- The processes that hold an exclusive lock (is_exclusive_lock.sql) or wait for one, at most :described. signalled: the
 -- process was terminated, because it :is_named. The second statement's rows are the prepared transactions. Omits
--- control connections, and autovacuum, which gives way by itself.
+-- control connections and autovacuum, which yields by itself.
 -- :awaited and :blocks are conditions on lock l, :is_named is one on process s. LIMIT applies before processes are
 -- terminated.
 SELECT f.*, CASE WHEN f.may_end AND f.is_named THEN pg_terminate_backend(f.pid) END AS signalled
