@@ -10,12 +10,12 @@
 //! - the kernel kills the command when this process ends (`replace_this_process`);
 //! - `processes` checks for live processes before the group is considered gone.
 //!
-//! Must never handle a signal that is ignored at start (nohup, a background job of a script): the caller wants the program to
-//! survive that signal.
+//! Must never handle a signal that is ignored at start (nohup, a background job of a script): the caller wants the
+//! program to survive that signal.
 //!
-//! Turns this binary into the command: the steps in the new process before exec.
+//! `replace_this_process` turns this binary into the command: the steps in the new process before exec.
 //!
-//! Runs as a separate process, because code between fork and exec must be async-signal-safe. Must never outlive the
+//! It runs as a separate process, because code between fork and exec must be async-signal-safe. Must never outlive the
 //! process that started it, nor print to standard output.
 
 mod family;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Value of etcd's RangeRequest.
+/// No limit on the number of keys, in etcd's RangeRequest.
 const NO_LIMIT: i64 = 0;
 
 /// Keys per request when searching for a candidate among other keys. One transaction cannot create more keys.

@@ -213,7 +213,7 @@ async fn revoke(etcd: &Etcd, lease: i64, patience: Patience) -> Result<(), Error
     }
 }
 
-/// Value of etcd's RangeRequest.
+/// No limit on the number of keys, in etcd's RangeRequest.
 const NO_LIMIT: i64 = 0;
 
 #[derive(Debug, PartialEq, Eq)]
