@@ -337,9 +337,9 @@ fn lacking_encryption(shared: &Shared, client: &Peer) -> Option<ErrorText> {
 }
 
 /// Forwards a cancel request, in turn, if its key belongs to a session of this proxy. Otherwise any client could keep
-/// the server busy with other keys. Other requests go to the predecessors. Like the server, sends no response and does not require encryption. Serves a client
-/// that has already closed its side, because many clients do not wait. `seat`: None if the request comes from a
-/// successor.
+/// the server busy with other keys. Other requests go to the predecessors. Like the server, sends no response and does
+/// not require encryption. Serves a client that has already closed its side, because many clients do not wait. `seat`:
+/// None if the request comes from a successor.
 ///
 /// # Errors
 /// The server could not be reached.

@@ -214,7 +214,7 @@ impl Relayed {
     }
 }
 
-/// Inside of TLS.
+/// For TLS, which reads and writes through the socket.
 impl AsyncRead for Relayed {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Relayed::poll_read(&self, buffer)

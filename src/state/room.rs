@@ -1,6 +1,6 @@
 //! The memory budget for long messages, and permits to parse texts that may take long. Sessions share both, and wait for them.
 //!
-//! Owns the reservations, the permits, and the queues of waiting sessions: first come, first served. Must never
+//! Owns the reservations, the permits, and the queues of waiting sessions. Must never
 //! - reserve more than the budget, or let a session with an unused reservation block the others;
 //! - let one login role have all permits, however many sessions it has.
 
@@ -39,7 +39,7 @@ struct Waiting {
     tell: oneshot::Sender<Reservation>,
 }
 
-/// The right to hold a long message, until it is dropped.
+/// The right to hold a long message. Dropping it releases the bytes.
 pub struct Reservation {
     budget: Arc<MessageBudget>,
     bytes: usize,
@@ -105,7 +105,7 @@ impl MessageBudget {
 }
 
 impl Budget {
-    /// False if fewer bytes are free.
+    /// Returns false if fewer bytes are free.
     fn take(&mut self, bytes: usize) -> bool {
         let left = self.free.checked_sub(bytes);
         self.free = left.unwrap_or(self.free);
@@ -122,7 +122,7 @@ impl HeldRoom for Reservation {
         }
         self.looked = (Instant::now(), there);
         let made_headway = there.saturating_sub(before) >= self.bytes / HEADWAY;
-        // Sessions that have ended wait no longer.
+        // Ended sessions no longer wait.
         !made_headway && self.budget.0.lock().waiting.iter().any(|it| !it.tell.is_closed())
     }
 }

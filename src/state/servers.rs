@@ -19,7 +19,7 @@ use tokio_postgres::config::Host;
 
 /// Maximum wait for a look that was requested.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
-/// Time for a statement that needs the database of the probers alone: CREATE DATABASE waits 5 s for other sessions.
+/// Time for a statement that needs the probers' database without other connections: CREATE DATABASE waits 5 s.
 const RELEASED: Duration = Duration::from_secs(10);
 /// Default port of a host in a connection string.
 const DEFAULT_PORT: u16 = 5432;
@@ -141,8 +141,8 @@ impl Servers {
         number
     }
 
-    /// Lets the probers close their connections for a while, because a statement needs the database of these alone. Each look
-    /// then opens one: the server waits longer for other sessions to end than a look takes.
+    /// Lets the probers close their connections for a while, because a statement needs their database without other
+    /// connections. Each look then opens one: the server waits longer for other sessions to end than a look takes.
     pub fn release(&self) {
         *self.released_until.lock() = Some(Instant::now() + RELEASED);
         self.request_look();

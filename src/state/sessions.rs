@@ -269,7 +269,7 @@ impl Sessions {
         self.by_number.len()
     }
 
-    /// All of them, by number.
+    /// All sessions, by number.
     pub fn list(&self) -> Vec<Arc<SessionRecord>> {
         let mut open: Vec<_> = self.by_number.iter().map(|session| session.clone()).collect();
         open.sort_by_key(|session| session.number);

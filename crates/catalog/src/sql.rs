@@ -1,6 +1,5 @@
 //! The catalog queries, and their subject as arrays of names. Also queries the objects that `DROP … CASCADE` may drop
-//! from
-//! fenced tables: everything on which a part of them depends, according to `pg_depend`.
+//! from fenced tables: everything on which a part of them depends, according to `pg_depend`.
 //!
 //! Owns which dependency is a call, and by which operation on which relation. Must never
 //! - read everything: a query starts from the fenced tables and walks outwards, because a database may have 100,000

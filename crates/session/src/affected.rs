@@ -1,6 +1,5 @@
 //! The resources that a statement affects, directly or through other objects. Each occurs once; a keyed table has one
-//! for the
-//! key of each affected row.
+//! for the key of each affected row.
 //!
 //! Must never omit a resource that the statement may write, nor guess a key: a write with an unknown key is rejected.
 

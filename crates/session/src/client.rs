@@ -1,9 +1,7 @@
 //! Messages from the client: those that need a verdict wait for it, all others are forwarded.
 //!
-//! Owns how much of the message at hand has to arrive before it is judged, and the room for long messages that are held whole.
 //! Owns how much of the current message has to arrive before it is judged, and the room for long messages that are held
-//! whole.
-//! Must never
+//! whole. Must never
 //! - forward a message of unknown effect where statements are judged;
 //! - hold a long message without room for all of it: the memory limit for all sessions together depends on that.
 

@@ -1,7 +1,6 @@
 //! The changes that a session's open transaction has made in the catalog, and whether they leave it in doubt which
 //! relations lead to fenced tables. They count for other sessions, too: a write that waits for the lock of a definition
-//! was
-//! judged before the commit and runs after it, and the proxy may see a commit late.
+//! was judged before the commit and runs after it, and the proxy may see a commit late.
 
 use super::affected::affected_resources;
 use super::host::Host;

@@ -1,10 +1,8 @@
 //! Writes that only the guard sees, under a token that is not in force yet. The guard's error names the resource. The
-//! proxy
-//! then raises the fence to the session's token, and resends the statement where that is safe.
+//! proxy then raises the fence to the session's token, and resends the statement where that is safe.
 //!
 //! Must never raise a fence because of an error unless the session could raise it by naming the table: any function can
-//! raise
-//! that error. Must never resend a statement that may have left anything behind.
+//! raise that error. Must never resend a statement that may have left anything behind.
 
 use super::host::Host;
 use super::judge::need::Need;

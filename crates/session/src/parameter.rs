@@ -1,10 +1,8 @@
 //! Follows `lease.fence` through SET, SET LOCAL, RESET, transactions and savepoints.
 //!
 //! Owns the proxy's copy of the server's `current_setting('lease.fence', true)`, which follows the server's replies.
-//! Must never
-//! guess: a value that cannot be followed is [`ParameterValue::Unknown`], and the proxy queries the server. Source:
-//! PostgreSQL
-//! documentation, reference page of SET.
+//! Must never guess: a value that cannot be followed is [`ParameterValue::Unknown`], and the proxy queries the server.
+//! Source: PostgreSQL documentation, reference page of SET.
 
 use fencegate_fence::value::FenceValue;
 use fencegate_statement::{ParameterEffect, Statement, StatementKind, TransactionEffect};

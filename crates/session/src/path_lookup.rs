@@ -88,10 +88,8 @@ impl<H: Host> Session<H> {
     }
 
     /// Marks statements whose names may mean fencegate's own objects, unless the path has none of their schemas. An
-    /// earlier
-    /// statement of the string makes the path unknown only if its text shows that it may set the path or the role:
-    /// hidden code
-    /// could touch these objects itself.
+    /// earlier statement of the string makes the path unknown only if its text shows that it may set the path or the
+    /// role: hidden code could touch these objects itself.
     fn resolve_own(&mut self, statements: &mut [Arc<Statement>], lookup: Lookup, can_ask: bool) -> Option<Verdict> {
         if self.host.policies().opaque_of(self.host.user()) == Opaque::Allow {
             return None;

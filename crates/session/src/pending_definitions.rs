@@ -1,10 +1,8 @@
 //! The catalog as a session sees it: the part that a verdict needs, and relations that an open transaction may have
-//! turned
-//! into paths to fenced tables. The proxy's catalog readings do not include its changes until it commits.
+//! turned into paths to fenced tables. The proxy's catalog readings do not include its changes until it commits.
 //!
 //! Owns the names that count. Must never forget one before the transaction has ended: a rollback to a savepoint may
-//! leave
-//! one too many.
+//! leave one too many.
 
 use fencegate_catalog::{Catalog, Dependencies};
 use fencegate_fence::store::StoreError;

@@ -96,10 +96,8 @@ impl<H: Host> Session<H> {
     }
 
     /// Before a simple query, sends the questions as a simple query, unless a pipeline is open: an Execute of the proxy
-    /// would begin
-    /// a pipeline, which since PostgreSQL 18 a simple query does not end. Otherwise sends a Sync after the questions if
-    /// that ends
-    /// nothing of the client's, because some statements must come first in their pipeline.
+    /// would begin a pipeline, which since PostgreSQL 18 a simple query does not end. Otherwise sends a Sync after the
+    /// questions if that ends nothing of the client's, because some statements must come first in their pipeline.
     pub(super) fn put_questions(&mut self, questions: &[&str]) {
         let (status, part) = (self.transaction.status(), self.pipeline.part());
         let in_pipeline = part == Part::Executed || self.is_extended();

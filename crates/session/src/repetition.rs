@@ -1,6 +1,5 @@
 //! A single statement that may be resent: the guard has refused a write that only the guard could see, under a token
-//! that
-//! was not in force yet.
+//! that was not in force yet.
 //!
 //! Owns which messages are resent. Must never keep a statement for repetition that may have left anything behind.
 

@@ -320,10 +320,8 @@ impl<H: Host> Session<H> {
     }
 
     /// The server is ready: it has reported the search path, or answered the query sent ahead. If the last statements
-    /// were judged
-    /// by the path, and code that ran since may have set it, the proxy queries the path ahead, so that the next
-    /// statements need
-    /// not wait.
+    /// were judged by the path, and code that ran since may have set it, the proxy queries the path ahead, so that the
+    /// next statements need not wait.
     fn follow_path(&mut self, audience: &Audience) {
         if self.settings.path.ready_reports(matches!(audience, Audience::ProxyAhead)) {
             self.pipeline.path_reported();

@@ -1,10 +1,8 @@
 //! The verdict on the current message: forward it, reject it, or hold it back until more is known.
 //!
 //! Owns the wait for missing facts, and the steps before DROP DATABASE and similar statements, which need a database
-//! without
-//! other connections. Must never forward a write that is not admitted, nor close control connections for a statement
-//! that
-//! cannot run.
+//! without other connections. Must never forward a write that is not admitted, nor close control connections for a
+//! statement that cannot run.
 
 use super::affected::privileges;
 use super::host::Host;

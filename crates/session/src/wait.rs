@@ -2,8 +2,7 @@
 //! `idle_session_timeout` and `transaction_timeout` end sessions, and the server does not know that the client waits.
 //!
 //! Owns when such a timeout is restarted, and when an Admit is abandoned because of one. An abandoned Admit continues:
-//! until it
-//! has ended, the session must never forward a message that runs code.
+//! until it has ended, the session must never forward a message that runs code.
 
 use super::host::Host;
 use super::message::{Asked, Limit, Stage, Verdict};

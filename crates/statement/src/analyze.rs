@@ -1,10 +1,8 @@
 //! From a text to its script: limits, encoding, the fast reader or the tree, ranges; beyond the limits, tokens.
 //!
 //! The fast reader handles single SELECT, INSERT, UPDATE and DELETE statements from the parser's summary. The summary
-//! costs a
-//! fifth of the tree and allows deeper expressions, but omits some clauses. The fast reader must never accept a text
-//! that may
-//! contain one of them: it returns None, and the tree is read instead.
+//! costs a fifth of the tree and allows deeper expressions, but omits some clauses. The fast reader must never accept a
+//! text that may contain one of them: it returns None, and the tree is read instead.
 
 use super::encoding::Sql;
 use super::rows::Rows;

@@ -1,8 +1,7 @@
 //! Arrays in the tree: those that a condition compares with a column, and those that an INSERT turns into rows.
 //!
 //! Must never report the values of a column if a longer array beside it may add NULL, nor mistake another function for
-//! `unnest`
-//! without marking the statement ([`super::Statement::keys_by_path`]).
+//! `unnest` without marking the statement ([`super::Statement::keys_by_path`]).
 
 use super::bound::element_value;
 use super::elements::of_text;

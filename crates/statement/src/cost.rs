@@ -1,8 +1,8 @@
 //! Upper bounds on the cost of parsing a text, from its tokens: time, and stack space for the parser's trees.
 //!
 //! Must never call a text cheap for which the parsers' cost grows faster than its tokens: if tokens are uncertain,
-//! every byte
-//! counts as one. Must never let a tree overflow the stack of the thread that reads it, which would end the process.
+//! every byte counts as one. Must never let a tree overflow the stack of the thread that reads it, which would end the
+//! process.
 
 use super::Lexing;
 use super::tokens::{Lexeme, Lexemes};
@@ -84,8 +84,7 @@ impl Lists {
 /// Approximate number of bytes that PostgreSQL's lexer reads more than once.
 ///
 /// The lexer reads a whole run of operator characters before it finds that only the first of them form an operator, or
-/// open a
-/// nested comment. Its time for `++++…` and `/*/*/*…` therefore grows with the square of their length.
+/// open a nested comment. Its time for `++++…` and `/*/*/*…` therefore grows with the square of their length.
 pub(super) fn relexed(text: &[u8]) -> usize {
     let runs = text.split(|byte| !b"~!@#^&|`?+-*/%<>=".contains(byte));
     runs.filter(|run| run.len() > 100).map(|run| run.len() * restarts(run)).fold(0, usize::saturating_add)

@@ -4,8 +4,7 @@
 //! - let a byte that is part of a longer character pass for syntax, nor a name for a key word that the server does not
 //!   know;
 //! - keep a key word of the parser's grammar that an older server reads as a name: the parser would read a call of the
-//!   function
-//!   `json_query`, for example, as syntax that calls nothing.
+//!   function `json_query`, for example, as syntax that calls nothing.
 
 use super::tokens::{Lexeme, Lexemes};
 use super::{Encoding, Lexing, ServerEncoding, Unreadable};

@@ -1,6 +1,5 @@
 //! Texts that were read recently, each with the positions of its literals. A text that differs from one of them only in
-//! literals
-//! of the same types has the same shape, and need not be split into tokens.
+//! literals of the same types has the same shape, and need not be split into tokens.
 //!
 //! Must never
 //! - accept a text whose shape with [`super::shape::Literals::Typed`] differs;

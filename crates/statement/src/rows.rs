@@ -1,8 +1,7 @@
 //! The rows that a write affects, as far as its text shows: for each column, the possible values.
 //!
 //! Owns the known values, and their meaning in a column; `bound.rs` handles values bound to parameters. Must never omit
-//! a value
-//! that a row has before or after the write: unless all values of a column are known, omits the column.
+//! a value that a row has before or after the write: unless all values of a column are known, omits the column.
 
 pub(super) use super::bound::Budget;
 pub use super::bound::{Argument, ArrayParameter, Beside, Distinct, Purpose};

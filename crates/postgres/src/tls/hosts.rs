@@ -154,9 +154,8 @@ const MOST_ADDRESSES: usize = 16;
 const HEAD_START: Duration = Duration::from_millis(250);
 
 /// The result of the first attempt that succeeds. Each attempt starts when an earlier one has failed, or when the last
-/// one has
-/// had its head start. Returns None without attempts. Cancel-safe if the attempts are: dropping it drops those under
-/// way.
+/// one has had its head start. Returns None without attempts. Cancel-safe if the attempts are: dropping it drops those
+/// under way.
 ///
 /// # Errors
 /// The error of the last attempt in the list, regardless of the order in which they failed.

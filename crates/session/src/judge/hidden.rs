@@ -1,6 +1,5 @@
 //! Writes that a statement may make without showing them: because it is opaque, because of pending definitions, or
-//! because the
-//! catalog is unknown.
+//! because the catalog is unknown.
 //!
 //! Must never treat the unknown as harmless.
 

@@ -1,10 +1,8 @@
 //! The token that a session presents for a resource, whether it may present it, and the combined effect of earlier
-//! statements
-//! in the same string, which run first.
+//! statements in the same string, which run first.
 //!
 //! Must never admit by itself: only the database decides whether the fence accepts a token. Must never reject because
-//! of a
-//! fence that only observes.
+//! of a fence that only observes.
 
 use super::need::{Need, Needs, PassedWrite};
 use super::{Judge, Stop};

@@ -1,7 +1,6 @@
 //! The proxy's own messages among the client's: questions, rejections, Sync and Flush; statements by which the server
-//! raises an
-//! error of the proxy; and checks of the token between the statements of a string, where one may change `lease.fence`
-//! unseen.
+//! raises an error of the proxy; and checks of the token between the statements of a string, where one may change
+//! `lease.fence` unseen.
 //!
 //! Must never
 //! - let the client see an answer to them, except an error;
