@@ -57,8 +57,7 @@ pub fn affected_resources(statement: &Statement, policies: &PolicySet, seen: &Ca
     affected.0
 }
 
-/// The privileges that the statement needs for its writes to the resource, which may be that of a key, and for its
-/// calls.
+/// The privileges by which the statement affects the resource, which may be that of a key.
 pub fn privileges(
     statement: &Statement,
     policies: &PolicySet,
