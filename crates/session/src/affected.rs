@@ -138,7 +138,7 @@ fn keys_of(
     let column = catalog.key_column(table);
     let is_guarded = columns == Columns::OfTable && column.is_some_and(|column| column.is_guarded);
     if statement.kind == StatementKind::CopyFrom && is_guarded {
-        // The guard checks each row. It may not see the rows of a child table.
+        // The guard checks each row. It might not see those of a child table.
         return Vec::new();
     }
     resources(resource, table, column, write, columns)
