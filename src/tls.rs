@@ -84,7 +84,7 @@ fn read(
     let file = PemFile { setting: "tls_cert", path: &settings.certificate };
     let key_file = PemFile { setting: "tls_key", path: &settings.key };
     let (chain, key) = (file.own_certificates(contents)?, key_file.key(contents)?);
-    let certificate = chain.first().cloned().ok_or_else(|| file.fault("has no certificate in it"))?;
+    let certificate = chain.first().cloned().ok_or_else(|| file.fault("contains no certificate"))?;
     let builder = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(versions(settings.min_version))
         .map_err(|error| file.fault(error))?;

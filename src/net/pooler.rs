@@ -172,7 +172,7 @@ pub fn report(context: &Context, identity: &Result<Identity, IdentityError>, app
         _ => None,
     };
     let before = names_its_client(application_name)
-        .then(|| format!("application_name {application_name:?} has a client's address, as PgBouncer adds it: it must be in session mode"));
+        .then(|| format!("application_name {application_name:?} contains a client's address, as PgBouncer adds it: the pooler must be in session mode"));
     let [before_reported, behind_reported] = &context.shared_database().poolers_reported;
     for (place, reason, reported) in [("before", before, before_reported), ("behind", behind, behind_reported)] {
         if let Some(reason) = reason

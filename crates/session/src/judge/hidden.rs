@@ -128,8 +128,8 @@ impl Judge<'_> {
         let mode = self.policies.resources.iter().map(|resource| resource.mode).max();
         if defines && self.opaque != Opaque::Allow {
             let rejection = Rejection::CarriedOut {
-                what: "has defined a way to a fenced table",
-                hint: "COMMIT in the session that defines them.",
+                what: "may have defined a path to a fenced table",
+                hint: "Use COMMIT instead of PREPARE TRANSACTION.",
             };
             return self.reject_or_observe(mode, rejection, earlier);
         }

@@ -126,7 +126,7 @@ fn a_rejection_states_the_cause_and_the_remedy() {
         (world().knows(100), token(47), WRITE, ["LF001", "presented=47 highest=100", "A newer leader"]),
         (world().has_written(46), token(47), WRITE, ["LF003", "presented=47 highest=46", "between transactions"]),
         (world().has_written(47), token(47), PREPARE, ["LF004", "has written to a fenced table", "two-phase"]),
-        (world().defines(), token(47), PREPARE, ["LF004", "has defined a way to a fenced table", "that defines them"]),
+        (world().defines(), token(47), PREPARE, ["LF004", "may have defined a path to a fenced table", "Use COMMIT"]),
         (world(), token(47), after_commit, ["LF003", "under token 47 and then 48", "as separate queries"]),
         (world(), token(47), within, ["LF003", "under token 47 | resource=scheduler presented=48", "not within one"]),
     ] {
