@@ -145,7 +145,7 @@ impl Family {
 
     /// Kills the rest of the group, including the guard, and returns when none of its processes is alive. Not
     /// cancel-safe: a process may still be alive.
-    pub(super) async fn extinguish(mut self) -> Result<(), CommandError> {
+    pub(super) async fn kill_all(mut self) -> Result<(), CommandError> {
         // Signals the group as a whole, so that no process escapes by forking, as it could between single kills.
         self.signal(Signal::SIGKILL, Recipients::Group)?;
         while !self.living(Recipients::Group)?.is_empty() {

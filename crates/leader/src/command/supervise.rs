@@ -112,7 +112,7 @@ impl Supervisor<'_> {
         if self.family.is_killed_by_guard() {
             self.depose()?;
         }
-        self.see_to_a_stop()?;
+        self.handle_stop()?;
         let ended = self.family.status().is_some();
         if !ended && !self.family.is_unguarded() {
             return Ok(false);
@@ -208,7 +208,7 @@ impl Supervisor<'_> {
 
     /// Continues a leader that its terminal suspended, and hands the terminal to one that reads it. SIGSTOP is left
     /// alone: it was sent on purpose.
-    fn see_to_a_stop(&mut self) -> Result<(), CommandError> {
+    fn handle_stop(&mut self) -> Result<(), CommandError> {
         let goes_on = match self.family.stopped() {
             Some(Signal::SIGTSTP) => {
                 tracing::warn!(reason = "a suspended leader would block the others", "command_continued");
@@ -231,7 +231,7 @@ impl Supervisor<'_> {
     async fn finish(self) -> Result<CommandOutcome, CommandError> {
         let (status, group) = (self.family.status(), self.family.guard.pid);
         let deposed = self.ending.is_some_and(|ending| ending.deposed);
-        self.family.extinguish().await?;
+        self.family.kill_all().await?;
         take_back(group);
         Ok(match status {
             Some(status) if !deposed => CommandOutcome::Ended(status),

@@ -301,8 +301,8 @@ async fn why_not_first(etcd: &Etcd, candidate: &Candidate, patience: Patience) -
     }
 }
 
-/// Number of keys next to an election that are searched for candidates of an outer one.
-const NEIGHBOURS: i64 = 500;
+/// Maximum number of keys next to an election that are searched for candidates of an outer one.
+const MAX_NEIGHBORS: i64 = 500;
 
 /// Grants a new lease. Repeated requests may grant several; leases without a key block no candidate.
 pub(super) async fn grant(etcd: &Etcd, ttl: Duration, patience: Patience) -> Result<Lease, Error> {
@@ -356,7 +356,7 @@ fn outer_prefixes(election: &ElectionName) -> Vec<String> {
 fn reads(election: &ElectionName, outer: &[String]) -> Vec<TxnOp> {
     let own = TxnOp::get(election.prefix(), Some(GetOptions::new().with_prefix().with_keys_only()));
     let outer = outer.iter().map(|prefix| {
-        let options = GetOptions::new().with_range(format!("{prefix}g")).with_limit(NEIGHBOURS).with_keys_only();
+        let options = GetOptions::new().with_range(format!("{prefix}g")).with_limit(MAX_NEIGHBORS).with_keys_only();
         TxnOp::get(format!("{prefix}0"), Some(options))
     });
     std::iter::once(own).chain(outer).collect()
