@@ -8,7 +8,7 @@ use super::opening::{OpeningError, SERVER_LIMIT, read_opening, refuse_packet};
 use super::peer::Peer;
 use super::pooler;
 use super::proxy_header::{self, Announced, HeaderError};
-use super::refused::{Refused, refuse, tell_of_upstream};
+use super::refused::{Refused, refuse, report_upstream_failure};
 use super::stream::Stream;
 use super::upstream::{self, LoggedIn, Route, log_in};
 use crate::config::{Address, Limits, Origin};
@@ -196,7 +196,7 @@ pub async fn shake_hands(
         Replication::None | Replication::Logical => {
             let identified =
                 identify(&mut client, &mut server, authenticated.process_id, &mut authenticated.reported).await;
-            tell_of_upstream(&mut client, identified).await?
+            report_upstream_failure(&mut client, identified).await?
         }
     };
     if let Err(text) = verify_server(context.shared(), &address, &identified.identity, identified.in_recovery).await {
@@ -207,7 +207,7 @@ pub async fn shake_hands(
     }
     let reported = &mut authenticated.reported;
     let proved = pooler::prove(&mut client, &mut server, ends, &mut identified, reported, &context).await;
-    tell_of_upstream(&mut client, proved).await?;
+    report_upstream_failure(&mut client, proved).await?;
     let Authenticated { ready, process_id, cancel_key, reported } = authenticated;
     pooler::report(&context, &identified.identity, &reported.application_name);
     let Identified { identity, database, value, path, temporary, .. } = identified;

@@ -7,7 +7,7 @@
 
 use super::binding::Binding;
 use super::peer::Peer;
-use super::refused::{Refused, pass_refusal, refuse, tell_of_upstream};
+use super::refused::{Refused, pass_refusal, refuse, report_upstream_failure};
 use crate::config::AllowedOrigin;
 use crate::state::connections::Seat;
 use bytes::Bytes;
@@ -168,7 +168,7 @@ pub async fn authenticate(
 ) -> Result<Authenticated, Refused> {
     let may_be_unasked = may_be_unasked(client, server, allowed);
     let authenticated = relay_authentication(client, server, binding, seat, may_be_unasked).await;
-    tell_of_upstream(client, authenticated).await
+    report_upstream_failure(client, authenticated).await
 }
 
 /// A server that accepts a client without authentication trusts the address, system user or certificate of the proxy,

@@ -4,7 +4,7 @@
 
 use super::peer::Peer;
 use crate::state::lifecycle::CANNOT_CONNECT_NOW;
-use fencegate_postgres::tls::{Diagnosis, Told, trouble};
+use fencegate_postgres::tls::{ConfiguredIn, Diagnosis, diagnose};
 use fencegate_wire::error::{ErrorText, Severity, field};
 use fencegate_wire::frame::body;
 use std::io;
@@ -75,7 +75,7 @@ pub async fn refuse<T>(client: &mut Peer, text: ErrorText) -> Result<T, Refused>
 }
 
 /// If the server disconnected or violated the protocol, the client receives an error.
-pub async fn tell_of_upstream<T>(client: &mut Peer, result: Result<T, Refused>) -> Result<T, Refused> {
+pub async fn report_upstream_failure<T>(client: &mut Peer, result: Result<T, Refused>) -> Result<T, Refused> {
     if let Err(Refused::Upstream(error)) = &result {
         let text = match (tls_text(error), error.kind()) {
             (Some(text), _) => text,
@@ -106,7 +106,7 @@ pub fn message(error: &io::Error) -> String {
 
 /// The error for clients if TLS with the server fails.
 pub fn tls_text(error: &io::Error) -> Option<ErrorText> {
-    let Diagnosis { message, hint } = trouble(error, Told::Settings)?;
+    let Diagnosis { message, hint } = diagnose(error, ConfiguredIn::Settings)?;
     let message = format!("could not connect to the server behind the proxy: {message}");
     Some(ErrorText::new(CANNOT_CONNECT_NOW, message).hint(hint))
 }

@@ -5,7 +5,7 @@
 use super::binding::Binding;
 use super::login::{Authenticated, MAX_AUTHENTICATION, authenticate, first_answer};
 use super::peer::Peer;
-use super::refused::{Refused, pass_refusal, refuse, tell_of_upstream, tls_text};
+use super::refused::{Refused, pass_refusal, refuse, report_upstream_failure, tls_text};
 use super::stream::{Carrier, Ends, Stream};
 use crate::config::{Address, Settings, TargetSession};
 use crate::state::connections::Seat;
@@ -14,7 +14,7 @@ use crate::state::servers::NoServer;
 use crate::state::shared::Shared;
 use crate::tls::TlsMaterial;
 use bytes::Bytes;
-use fencegate_postgres::tls::{Attempt, Connector, Negotiated, NoTls, Told, trouble};
+use fencegate_postgres::tls::{Attempt, ConfiguredIn, Connector, Negotiated, NoTls, diagnose};
 use fencegate_wire::error::{ErrorText, field};
 use fencegate_wire::frame::body;
 use fencegate_wire::tag::backend;
@@ -175,7 +175,7 @@ async fn try_to_log_in(
         let may_differ = attempts.left.as_slice().iter().any(|it| (*it == Attempt::Plain) == is_encrypted);
         if may_differ || attempts.failure.is_some() {
             let refusal = refusal(client, &mut server).await;
-            if let Some(refusal) = tell_of_upstream(client, refusal).await? {
+            if let Some(refusal) = report_upstream_failure(client, refusal).await? {
                 attempts.fails(Failure::Refused(refusal), is_encrypted);
                 if may_differ {
                     continue;
@@ -360,7 +360,7 @@ async fn attempt_to_connect(
 /// True if the TLS handshake failed. A server without TLS does not count as a failure.
 fn is_tls_failure(error: &io::Error) -> bool {
     let is_offered = error.get_ref().and_then(|why| why.downcast_ref::<NoTls>()) != Some(&NoTls::NotOffered);
-    is_offered && trouble(error, Told::Settings).is_some()
+    is_offered && diagnose(error, ConfiguredIn::Settings).is_some()
 }
 
 /// Reports to the client why no way to connect has worked.

@@ -3,7 +3,7 @@
 //! Must never guess: a column that cannot be decoded counts as missing.
 
 use crate::tls;
-use crate::tls::{Diagnosis, Told};
+use crate::tls::{ConfiguredIn, Diagnosis};
 use fencegate_policy::QualifiedName;
 use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
@@ -106,7 +106,7 @@ const NO_PASSWORD: &str = "the server requires a password, and none is set: set 
 
 /// The server's message. tokio-postgres displays only "db error"; the message is in the source.
 pub fn message(error: &tokio_postgres::Error) -> String {
-    if let Some(Diagnosis { message, hint }) = tls::trouble(error, Told::Url) {
+    if let Some(Diagnosis { message, hint }) = tls::diagnose(error, ConfiguredIn::Url) {
         return format!("{message}. {hint}");
     }
     match (error.as_db_error(), std::error::Error::source(error)) {

@@ -8,7 +8,7 @@ use crate::obstacle::{Blocker, Remedy, named};
 use fencegate_catalog::CatalogError;
 use fencegate_postgres::sql;
 use fencegate_postgres::tls;
-use fencegate_postgres::tls::{ControlConfig, Diagnosis, Told};
+use fencegate_postgres::tls::{ConfiguredIn, ControlConfig, Diagnosis};
 use fencegate_wire::client_error::{ClientError, ErrorKind};
 use fencegate_wire::error::ErrorText;
 use std::error::Error;
@@ -231,7 +231,7 @@ impl ConnectionError {
                 code => format!("the server answered with SQLSTATE {}", code.code()),
             };
         }
-        match tls::trouble(&*self.0, Told::Url) {
+        match tls::diagnose(&*self.0, ConfiguredIn::Url) {
             // The TLS library's text after the colon may contain names.
             Some(Diagnosis { message, .. }) => message.split(": ").next().unwrap_or_default().to_owned(),
             None => self.to_string(),

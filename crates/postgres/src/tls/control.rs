@@ -1,7 +1,7 @@
 //! Connections by tokio-postgres with the same TLS as those of sessions.
 
 use super::hosts;
-use super::{Attempt, Connector, Told};
+use super::{Attempt, ConfiguredIn, Connector};
 use crate::password;
 use fencegate_leader::Connect;
 use std::fmt;
@@ -196,6 +196,6 @@ impl Connect for ControlConfig {
 fn may_differ(error: &Error) -> bool {
     match error.as_db_error() {
         Some(refusal) => *refusal.code() == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
-        None => super::trouble(error, Told::Url).is_some(),
+        None => super::diagnose(error, ConfiguredIn::Url).is_some(),
     }
 }

@@ -185,7 +185,7 @@ pub struct Diagnosis {
 
 /// Place of the TLS settings, for hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ConfiguredIn {
     /// In the proxy's settings for connections to the server.
     Settings,
     /// In the connection's URL, which overrides the settings for the proxy's own connections.
@@ -193,14 +193,14 @@ pub enum Told {
 }
 
 /// Explains an error of a server connection if TLS caused it.
-pub fn trouble(error: &(dyn Error + 'static), told: Told) -> Option<Diagnosis> {
+pub fn diagnose(error: &(dyn Error + 'static), configured_in: ConfiguredIn) -> Option<Diagnosis> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(why) = error.downcast_ref::<NoTls>() {
-            return Some(Diagnosis { message: why.to_string(), hint: no_tls_hint(*why, told) });
+            return Some(Diagnosis { message: why.to_string(), hint: no_tls_hint(*why, configured_in) });
         }
         if let Some(why) = error.downcast_ref::<Tls>() {
-            return Some(of_tls(why, told));
+            return Some(diagnose_tls(why, configured_in));
         }
         // An io::Error's source() skips the contained error.
         next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
@@ -211,11 +211,11 @@ pub fn trouble(error: &(dyn Error + 'static), told: Told) -> Option<Diagnosis> {
     None
 }
 
-fn no_tls_hint(why: NoTls, told: Told) -> &'static str {
+fn no_tls_hint(why: NoTls, configured_in: ConfiguredIn) -> &'static str {
     match why {
-        NoTls::NotOffered => match told {
-            Told::Settings => "Set ssl = on in the server, or choose another upstream_sslmode.",
-            Told::Url => "Set ssl = on in the server, or choose another sslmode in the connection's URL.",
+        NoTls::NotOffered => match configured_in {
+            ConfiguredIn::Settings => "Set ssl = on in the server, or choose another upstream_sslmode.",
+            ConfiguredIn::Url => "Set ssl = on in the server, or choose another sslmode in the connection's URL.",
         },
         NoTls::BadAnswer => "Check that it is a PostgreSQL server, without a proxy in between.",
         NoTls::BrokenOff => "The server's log has the reason.",
@@ -223,13 +223,13 @@ fn no_tls_hint(why: NoTls, told: Told) -> &'static str {
     }
 }
 
-fn of_tls(error: &Tls, told: Told) -> Diagnosis {
+fn diagnose_tls(error: &Tls, configured_in: ConfiguredIn) -> Diagnosis {
     let (message, hint) = match error {
         Tls::InvalidCertificate(Bad::UnknownIssuer) => (
             "the server's certificate is not signed by a known authority".to_owned(),
-            match told {
-                Told::Settings => "Set upstream_sslrootcert to the file of its authority.",
-                Told::Url => "Set the file of its authority in the connection's URL: sslrootcert=FILE.",
+            match configured_in {
+                ConfiguredIn::Settings => "Set upstream_sslrootcert to the file of its authority.",
+                ConfiguredIn::Url => "Set the file of its authority in the connection's URL: sslrootcert=FILE.",
             },
         ),
         Tls::InvalidCertificate(Bad::Expired | Bad::ExpiredContext { .. }) => {
@@ -240,11 +240,11 @@ fn of_tls(error: &Tls, told: Told) -> Diagnosis {
         }
         Tls::InvalidCertificate(why @ (Bad::NotValidForName | Bad::NotValidForNameContext { .. })) => (
             format!("the server's certificate is for another name: {why}"),
-            match told {
-                Told::Settings => {
+            match configured_in {
+                ConfiguredIn::Settings => {
                     "Connect to the server by a name in the certificate's subjectAltName, or set upstream_sslmode to verify-ca."
                 }
-                Told::Url => {
+                ConfiguredIn::Url => {
                     "Connect to the server by a name in the certificate's subjectAltName, or with sslmode=verify-ca in the connection's URL."
                 }
             },
@@ -254,15 +254,15 @@ fn of_tls(error: &Tls, told: Told) -> Diagnosis {
             "It must be an X.509 version 3 certificate that is not an authority's own (basicConstraints CA:FALSE).",
         ),
         Tls::AlertReceived(alert) => (
-            match told {
-                Told::Settings => format!("the server refused TLS with the proxy: {alert:?}"),
-                Told::Url => format!("the server refused TLS: {alert:?}"),
+            match configured_in {
+                ConfiguredIn::Settings => format!("the server refused TLS with the proxy: {alert:?}"),
+                ConfiguredIn::Url => format!("the server refused TLS: {alert:?}"),
             },
-            match told {
-                Told::Settings => {
+            match configured_in {
+                ConfiguredIn::Settings => {
                     "Check that the server knows the authority of upstream_sslcert and supports TLS 1.2 or later. The server's log has the details."
                 }
-                Told::Url => {
+                ConfiguredIn::Url => {
                     "Check whether the server requires a certificate of an authority that it knows (sslcert=FILE and sslkey=FILE in the connection's URL), and whether it supports TLS 1.2 or later. The server's log has the details."
                 }
             },
@@ -285,9 +285,12 @@ mod tests {
         let mut errors: Vec<io::Error> = errors.into_iter().chain([refused]).map(io::Error::other).collect();
         errors.push(io::Error::other(NoTls::NotOffered));
         for error in errors {
-            let hint = |told| trouble(&error, told).unwrap().hint;
-            assert!(hint(Told::Settings).contains("upstream_ssl"), "{error}");
-            assert!(hint(Told::Url).contains("URL") && !hint(Told::Url).contains("upstream_"), "{error}");
+            let hint = |configured_in| diagnose(&error, configured_in).unwrap().hint;
+            assert!(hint(ConfiguredIn::Settings).contains("upstream_ssl"), "{error}");
+            assert!(
+                hint(ConfiguredIn::Url).contains("URL") && !hint(ConfiguredIn::Url).contains("upstream_"),
+                "{error}"
+            );
         }
     }
 }

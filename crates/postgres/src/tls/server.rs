@@ -1,8 +1,8 @@
 //! TLS to the server: `sslmode` as in libpq, and the verification of the server's certificate: none, its authority, or
 //! its authority and name.
 
+use super::{ConfiguredIn, NoTls, diagnose};
 use super::{Contents, PemFile, TlsFileError};
-use super::{NoTls, Told, trouble};
 use super::{Secured, provider};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -85,7 +85,7 @@ impl Connector {
     /// Requests TLS, and performs the handshake if the server supports it. Not cancel-safe: the connection is lost.
     ///
     /// # Errors
-    /// The handshake fails, or the certificate is not accepted; [`super::trouble`] explains these errors.
+    /// The handshake fails, or the certificate is not accepted; [`super::diagnose`] explains these errors.
     pub async fn negotiate<S>(&self, mut stream: S, host: &str) -> io::Result<Negotiated<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -114,7 +114,11 @@ impl Connector {
 
 /// The reason for a failed handshake, if TLS does not report it.
 fn explained(error: io::Error) -> io::Error {
-    if trouble(&error, Told::Settings).is_some() { error } else { io::Error::new(error.kind(), NoTls::BrokenOff) }
+    if diagnose(&error, ConfiguredIn::Settings).is_some() {
+        error
+    } else {
+        io::Error::new(error.kind(), NoTls::BrokenOff)
+    }
 }
 
 /// Reads the files that the settings name. Blocks on the file system.
