@@ -61,9 +61,9 @@ impl WaitingConnections {
     }
 
     /// Adds a connection.
-    pub fn insert(&mut self, source: SourceAddress, number: u64, told: Arc<Notify>) {
+    pub fn insert(&mut self, source: SourceAddress, number: u64, notify: Arc<Notify>) {
         self.change(source, |of| {
-            of.insert(number, told);
+            of.insert(number, notify);
         });
     }
 
@@ -80,7 +80,7 @@ impl WaitingConnections {
     /// Removes the connection to evict: the one that has waited longest, of the source with the most.
     pub fn pop_longest(&mut self) -> Option<Arc<Notify>> {
         let (.., source) = *self.order.last()?;
-        self.change(source, |of| of.pop_first()).map(|(_, told)| told)
+        self.change(source, |of| of.pop_first()).map(|(_, notify)| notify)
     }
 
     /// The sources of waiting connections.
@@ -92,7 +92,7 @@ impl WaitingConnections {
     /// earlier ones have given up or will have before their turn.
     pub fn pop_next(&mut self, may: impl Fn(&SourceAddress) -> bool) -> Option<(SourceAddress, u64, Arc<Notify>)> {
         let (.., source) = *self.order.iter().find(|(.., source)| may(source))?;
-        self.change(source, |of| of.pop_last()).map(|(number, told)| (source, number, told))
+        self.change(source, |of| of.pop_last()).map(|(number, notify)| (source, number, notify))
     }
 
     fn change<T>(&mut self, source: SourceAddress, change: impl FnOnce(&mut BTreeMap<u64, Arc<Notify>>) -> T) -> T {

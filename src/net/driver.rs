@@ -184,11 +184,11 @@ impl Driver {
         if !self.session.is_idle() || self.term.is_over() {
             return false;
         }
-        self.term.heard();
+        self.term.record_activity();
         let Driver { session, client, .. } = self;
         let side = &mut session.client;
-        let heard = poll_fn(|context| Poll::Ready(client.source.poll_fill(context, &mut side.input))).await;
-        let Poll::Ready(Ok(read)) = heard else { return false };
+        let polled = poll_fn(|context| Poll::Ready(client.source.poll_fill(context, &mut side.input))).await;
+        let Poll::Ready(Ok(read)) = polled else { return false };
         side.ended |= read == 0;
         true
     }
@@ -202,9 +202,9 @@ impl Driver {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
         let has_room = self.poll_writes(context);
         let has_read = self.poll_reads(context);
-        let is_told = self.poll_signals(context);
+        let is_signaled = self.poll_signals(context);
         match self.poll_alarm(context) {
-            Poll::Pending if has_room || has_read || is_told => {
+            Poll::Pending if has_room || has_read || is_signaled => {
                 self.turns += 1;
                 Poll::Ready(Ok(()))
             }
@@ -235,7 +235,7 @@ impl Driver {
                 is_lost = true;
             }
             if client.sink.bytes != sent {
-                term.heard();
+                term.record_activity();
             }
         }
         // Unhandled input that nothing holds back is an incomplete message.
@@ -276,7 +276,7 @@ impl Driver {
             && has_room
             && let Poll::Ready(read) = client.source.poll_fill(context, &mut session.client.input)
         {
-            term.heard();
+            term.record_activity();
             let read = read.unwrap_or_else(|error| {
                 // A reset, as from a client that disconnects without reading. Its earlier input is still executed.
                 client_lost.get_or_insert(error);

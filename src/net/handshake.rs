@@ -37,7 +37,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// The first message of a client.
-pub enum Heard {
+pub enum FirstPacket {
     /// A session.
     Client(Box<IncomingClient>),
     /// A cancel request, with its result.
@@ -103,12 +103,12 @@ pub async fn read_proxy_header(
 ///
 /// # Errors
 /// The packet is invalid. The client has been told the reason if possible.
-pub async fn hear(
+pub async fn read_first_packet(
     shared: &Shared,
     stream: Stream,
     announced: Option<Announced>,
     seat: &Seat,
-) -> Result<Heard, Refused> {
+) -> Result<FirstPacket, Refused> {
     let deadline = Instant::now() + shared.settings().limits.startup;
     let opening = tokio::select! {
         // Checked first, so that a client that has already sent its packet is served.
@@ -139,8 +139,8 @@ pub async fn hear(
         Some(Announced::Balancer) | None => {}
     }
     match packet {
-        Packet::CancelRequest(packet) => cancel(shared, packet, Some(seat)).await.map(Heard::Cancel),
-        Packet::Startup(startup) => Ok(Heard::Client(Box::new(IncomingClient { client, startup, deadline }))),
+        Packet::CancelRequest(packet) => cancel(shared, packet, Some(seat)).await.map(FirstPacket::Cancel),
+        Packet::Startup(startup) => Ok(FirstPacket::Client(Box::new(IncomingClient { client, startup, deadline }))),
         Packet::SslRequest | Packet::GssEncryptionRequest => Err(Refused::silently("no session")),
     }
 }
@@ -149,7 +149,7 @@ pub async fn hear(
 ///
 /// # Errors
 /// No session was established. The client has been told the reason if possible.
-pub async fn shake_hands(
+pub async fn establish_session(
     shared: Arc<Shared>,
     caller: IncomingClient,
     seat: &mut Seat,
@@ -353,7 +353,7 @@ pub async fn cancel(shared: &Shared, packet: Bytes, seat: Option<&Seat>) -> Resu
         seat.leave();
     }
     let passed_on = async {
-        let _alone = session.cancelling.lock().await;
+        let _alone = session.cancel_lock.lock().await;
         let _turn = shared.cancels.acquire().await.map_err(io::Error::other)?;
         upstream::cancel(shared, &session.server, packet).await
     };

@@ -154,7 +154,7 @@ pub async fn first_answer(client: &mut Peer, server: &mut Peer) -> Result<Option
         if server.reader.ended {
             return Ok(None);
         }
-        hear(client, server, &mut deadline).await?;
+        read_either(client, server, &mut deadline).await?;
     }
 }
 
@@ -166,22 +166,22 @@ pub async fn authenticate(
     seat: &Seat,
     allowed: &[AllowedOrigin],
 ) -> Result<Authenticated, Refused> {
-    let may_be_unasked = may_be_unasked(client, server, allowed);
-    let authenticated = relay_authentication(client, server, binding, seat, may_be_unasked).await;
+    let may_skip_authentication = may_skip_authentication(client, server, allowed);
+    let authenticated = relay_authentication(client, server, binding, seat, may_skip_authentication).await;
     report_upstream_failure(client, authenticated).await
 }
 
 /// A server that accepts a client without authentication trusts the address, system user or certificate of the proxy,
 /// not of the client. Acceptable only if the client could have connected directly: both connections are TCP on the
 /// proxy's machine.
-fn may_be_unasked(client: &Peer, server: &Peer, allowed: &[AllowedOrigin]) -> bool {
+fn may_skip_authentication(client: &Peer, server: &Peer, allowed: &[AllowedOrigin]) -> bool {
     client.origin.is_loopback()
         && server.origin.is_loopback()
         && server.secured.as_ref().is_none_or(|it| !it.has_client_certificate)
         || allowed.iter().any(|allowed| allowed.covers(client.origin))
 }
 
-fn unasked() -> ErrorText {
+fn unauthenticated() -> ErrorText {
     ErrorText::new("28000", "the server behind the proxy admitted this session without authentication, and the proxy does not allow that")
         .detail("The methods `trust`, `peer`, `ident` and `cert` in pg_hba.conf identify the proxy, not the client.")
         .hint("Require a password in pg_hba.conf (scram-sha-256). Or add the client's address to the proxy's setting allow_unauthenticated: then clients from there may connect as any role.")
@@ -192,13 +192,13 @@ async fn relay_authentication(
     server: &mut Peer,
     mut binding: Binding,
     seat: &Seat,
-    may_be_unasked: bool,
+    may_skip_authentication: bool,
 ) -> Result<Authenticated, Refused> {
     let (mut process_id, mut cancel_key) = (None, Bytes::new());
     let mut reported = Reported::none();
-    let (mut asked, mut no_answer) = (false, false);
+    let (mut requested, mut no_answer) = (false, false);
     // The server has requested authentication; the client has responded.
-    let (mut ever_asked, mut ever_answered) = (false, false);
+    let (mut ever_requested, mut ever_answered) = (false, false);
     let mut deadline = None;
     loop {
         while let Some((tag, mut frame)) = server.reader.server_frame(MAX_GREETING).map_err(broken)? {
@@ -213,11 +213,11 @@ async fn relay_authentication(
                 }
                 backend::PARAMETER_STATUS => reported.note(content),
                 backend::AUTHENTICATION => {
-                    asked = content.first_chunk().is_some_and(asks);
-                    seat.asked(asked);
-                    ever_asked |= asked;
-                    if !asked && !ever_asked && !may_be_unasked {
-                        return refuse(client, unasked()).await;
+                    requested = content.first_chunk().is_some_and(requests_answer);
+                    seat.set_awaiting_answer(requested);
+                    ever_requested |= requested;
+                    if !requested && !ever_requested && !may_skip_authentication {
+                        return refuse(client, unauthenticated()).await;
                     }
                     frame = binding.request(frame);
                 }
@@ -233,27 +233,27 @@ async fn relay_authentication(
         if server.reader.ended {
             return Err(Refused::Upstream(io::ErrorKind::UnexpectedEof.into()));
         }
-        if asked {
+        if requested {
             match pass_answer(client, server, &mut binding).await? {
                 AuthenticationResponse::Awaited => (),
                 AuthenticationResponse::Passed => {
-                    (asked, ever_answered) = (false, true);
-                    seat.asked(false);
+                    (requested, ever_answered) = (false, true);
+                    seat.set_awaiting_answer(false);
                 }
-                AuthenticationResponse::Other => (asked, no_answer) = (false, true),
+                AuthenticationResponse::Other => (requested, no_answer) = (false, true),
             }
         }
         // Health checks also abort the connection.
         let left = |why: Refused| match why {
-            Refused::Client(_, None) if asked && !ever_answered => Refused::Unauthenticated,
+            Refused::Client(_, None) if requested && !ever_answered => Refused::Unauthenticated,
             why => why,
         };
         client.writer.flush().await.map_err(|error| left(error.into()))?;
-        if client.reader.ended && asked {
+        if client.reader.ended && requested {
             return Err(left(Refused::silently("client closed the connection during authentication")));
         }
         server.writer.flush().await.map_err(Refused::Upstream)?;
-        hear(client, server, &mut deadline).await.map_err(left)?;
+        read_either(client, server, &mut deadline).await.map_err(left)?;
     }
 }
 
@@ -294,7 +294,7 @@ async fn pass_answer(
 
 /// Reads the first input of either side. Sets the deadline when the client has sent everything: it may still wait for
 /// the rest.
-async fn hear(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instant>) -> Result<(), Refused> {
+async fn read_either(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instant>) -> Result<(), Refused> {
     if client.reader.ended {
         deadline.get_or_insert(Instant::now() + PATIENCE);
     }
@@ -313,7 +313,7 @@ async fn hear(client: &mut Peer, server: &mut Peer, deadline: &mut Option<Instan
 }
 
 /// True if the server waits for a response to this kind of request.
-fn asks(kind: &[u8; 4]) -> bool {
+fn requests_answer(kind: &[u8; 4]) -> bool {
     const OK: u32 = 0;
     const SASL_FINAL: u32 = 12;
     ![OK, SASL_FINAL].contains(&u32::from_be_bytes(*kind))
@@ -410,7 +410,7 @@ pub(super) async fn next(
         if client.writer.output.len() >= HIGH_WATER {
             client.writer.flush().await?;
         }
-        hear(client, server, deadline).await?;
+        read_either(client, server, deadline).await?;
     }
 }
 

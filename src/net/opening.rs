@@ -98,7 +98,7 @@ async fn begin(acceptor: Option<&Acceptor>, stream: Stream, seat: &Seat) -> Resu
     match stream {
         Stream::Tcp(socket) if peeked == 1 && first == [TLS_HANDSHAKE] => {
             seat.speaks();
-            Ok(shake_hands(acceptor, socket, true).await?)
+            Ok(tls_handshake(acceptor, socket, true).await?)
         }
         stream => Ok(stream),
     }
@@ -109,10 +109,10 @@ async fn accept(acceptor: &Acceptor, mut client: Peer) -> io::Result<Peer> {
     client.writer.output.extend_from_slice(b"S");
     client.writer.flush().await?;
     let socket = client.into_tcp().ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(Peer::new(shake_hands(acceptor, socket, false).await?))
+    Ok(Peer::new(tls_handshake(acceptor, socket, false).await?))
 }
 
-async fn shake_hands(acceptor: &Acceptor, socket: TcpStream, direct: bool) -> io::Result<Stream> {
+async fn tls_handshake(acceptor: &Acceptor, socket: TcpStream, direct: bool) -> io::Result<Stream> {
     let failed = |error: io::Error| io::Error::new(error.kind(), format!("TLS: {error}"));
     let (stream, secured) = acceptor.accept(Carrier::Runtime(socket), direct).await.map_err(failed)?;
     Ok(Stream::Tls(Box::new(stream.into()), secured))

@@ -115,7 +115,7 @@ impl Term {
     }
 
     /// Records that the client has sent or read something.
-    pub fn heard(&mut self) {
+    pub fn record_activity(&mut self) {
         self.idle_since = self.idle_since.map(|_| Instant::now());
     }
 

@@ -19,7 +19,7 @@ use crate::config::Origin;
 use crate::listen::Inherited;
 use crate::metrics::Metrics;
 use crate::net::driver::{Driver, Leftover};
-use crate::net::handshake::{self, Heard, Opened};
+use crate::net::handshake::{self, FirstPacket, Opened};
 use crate::net::proxy_header::Announced;
 use crate::net::refused::Refused;
 use crate::net::stream::{AcceptedStream, Stream};
@@ -151,13 +151,13 @@ async fn serve_session(
     let session = seat.number();
     let (settings, mut announced) = (shared.settings(), None);
     if settings.proxy_protocol_from.iter().any(|it| it.covers(origin)) {
-        let heard = match Box::pin(handshake::read_proxy_header(&shared, stream, &seat)).await {
-            Ok(heard) => heard,
+        let received = match Box::pin(handshake::read_proxy_header(&shared, stream, &seat)).await {
+            Ok(received) => received,
             Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),
         };
-        stream = heard.0;
-        announced = Some(heard.1);
-        if let Announced::Client(address) = heard.1 {
+        stream = received.0;
+        announced = Some(received.1);
+        if let Announced::Client(address) = received.1 {
             peer = address.to_string();
             // From now on it counts as a connection from the client's address.
             drop(seat);
@@ -165,13 +165,13 @@ async fn serve_session(
             seat = shared.connections.enter(session, source, settings.limits.connections.get());
         }
     }
-    let caller = match Box::pin(handshake::hear(&shared, stream, announced, &seat)).await {
-        Ok(Heard::Client(caller)) => *caller,
-        Ok(Heard::Cancel(how)) => return tracing::debug!(session, peer, how, "cancel_request"),
+    let caller = match Box::pin(handshake::read_first_packet(&shared, stream, announced, &seat)).await {
+        Ok(FirstPacket::Client(caller)) => *caller,
+        Ok(FirstPacket::Cancel(how)) => return tracing::debug!(session, peer, how, "cancel_request"),
         Err(refused) => return log_refusal(&shared, session, &peer, None, &refused),
     };
     let claims = caller.claims();
-    match Box::pin(handshake::shake_hands(shared.clone(), caller, &mut seat, &peer)).await {
+    match Box::pin(handshake::establish_session(shared.clone(), caller, &mut seat, &peer)).await {
         Ok(Opened::Session(driver)) => {
             let is_check = announced == Some(Announced::Balancer);
             workers.relay(relay_session(shared, driver, seat, is_check));

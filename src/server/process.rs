@@ -51,31 +51,31 @@ pub fn provide_open_files(settings: &Settings) {
 
 /// Listening.
 pub fn ready() {
-    tell("READY=1\nSTATUS=Listening");
+    notify_systemd("READY=1\nSTATUS=Listening");
 }
 
 /// A reload has begun.
 pub fn reloading() {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1000);
-    tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
+    notify_systemd(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
 }
 
 /// A reload has ended. Leaves the status as it is: a predecessor reloads, too.
 pub fn reloaded() {
-    tell("READY=1");
+    notify_systemd("READY=1");
 }
 
 /// The proxy is stopping.
 pub fn stopping() {
-    tell("STOPPING=1\nSTATUS=Waiting for open transactions");
+    notify_systemd("STOPPING=1\nSTATUS=Waiting for open transactions");
 }
 
 /// A successor has the sockets.
 pub fn taken_over() {
-    tell("STATUS=Serving the remaining sessions. A successor has taken over");
+    notify_systemd("STATUS=Serving the remaining sessions. A successor has taken over");
 }
 
-fn tell(state: &str) {
+fn notify_systemd(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };
     if let Err(error) = send(socket.as_bytes(), state) {
         tracing::warn!(%error, ?socket, "systemd_not_told");
@@ -94,7 +94,7 @@ fn send(socket: &[u8], state: &str) -> io::Result<()> {
 }
 
 /// Keep-alive of idle blocking threads: a century.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+const THREAD_KEEP_ALIVE: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The threads for sessions.
 #[derive(Clone)]
@@ -164,7 +164,7 @@ pub fn runtime(name: &str, threads: Option<usize>) -> io::Result<Runtime> {
     if let Some(threads) = threads {
         builder.worker_threads(threads);
     }
-    let runtime = builder.enable_all().thread_keep_alive(FOR_EVER).build()?;
+    let runtime = builder.enable_all().thread_keep_alive(THREAD_KEEP_ALIVE).build()?;
     runtime.spawn_blocking(|| ());
     Ok(runtime)
 }

@@ -95,7 +95,7 @@ struct Login {
     kind: LoginKind,
     source: SourceAddress,
     /// Time since which the client owes the server an answer.
-    asked: Option<Instant>,
+    owes_since: Option<Instant>,
 }
 
 impl Taken {
@@ -169,12 +169,12 @@ impl Taken {
             while self.is_full(kind) || self.may_begin(kind) {
                 let at_their_limit = if self.is_full(kind) { HashSet::new() } else { self.at_their_limit(kind) };
                 let next = self.queues[kind as usize].pop_next(|source| !at_their_limit.contains(source));
-                let Some((source, number, told)) = next else { break };
+                let Some((source, number, notify)) = next else { break };
                 if !self.is_full(kind) {
-                    self.logins.insert(number, Login { kind, source, asked: None });
+                    self.logins.insert(number, Login { kind, source, owes_since: None });
                     self.under_way[kind as usize] += 1;
                 }
-                told.notify_one();
+                notify.notify_one();
             }
         }
     }
@@ -208,8 +208,8 @@ impl Taken {
 
     /// True if another address waits for this login's place and the client has not answered the server for too long.
     fn is_overdue(&self, number: u64) -> bool {
-        let Some(Login { kind, source, asked: Some(asked) }) = self.logins.get(&number) else { return false };
-        if asked.elapsed() < ANSWER_LIMIT {
+        let Some(Login { kind, source, owes_since: Some(owes_since) }) = self.logins.get(&number) else { return false };
+        if owes_since.elapsed() < ANSWER_LIMIT {
             return false;
         }
         // Console logins use places that others could use.
@@ -227,7 +227,7 @@ pub struct Seat {
     connections: Arc<Connections>,
     number: u64,
     source: SourceAddress,
-    told: Arc<Notify>,
+    notify: Arc<Notify>,
     /// A session, with the groups in which it counts.
     session: Option<Vec<SessionGroup>>,
 }
@@ -236,16 +236,16 @@ impl Connections {
     /// A client has connected; its number is higher than all earlier ones. If too many connections wait, one is
     /// evicted: honest clients send their startup packets immediately.
     pub fn enter(self: &Arc<Self>, number: u64, source: SourceAddress, most: usize) -> Seat {
-        let told = Arc::new(Notify::new());
+        let notify = Arc::new(Notify::new());
         self.taken.send_modify(|taken| {
             taken.most = most;
             while taken.waiting() >= taken.room() {
                 let Some(longest) = taken.make_room() else { break };
                 longest.notify_one();
             }
-            taken.silent.insert(source, number, told.clone());
+            taken.silent.insert(source, number, notify.clone());
         });
-        Seat { connections: self.clone(), number, source, told, session: None }
+        Seat { connections: self.clone(), number, source, notify, session: None }
     }
 
     /// The number of places in use.
@@ -278,14 +278,14 @@ impl Seat {
 
     /// Waits until the connection has to make room for others. Cancel-safe.
     pub async fn given_up(&self) {
-        self.told.notified().await;
+        self.notify.notified().await;
     }
 
     /// Records that the client has requested encryption; its startup packet is still to come.
     pub fn speaks(&self) {
         self.change(|taken| {
-            if let Some(told) = taken.silent.remove(self.source, self.number) {
-                taken.speaking.insert(self.source, self.number, told);
+            if let Some(notify) = taken.silent.remove(self.source, self.number) {
+                taken.speaking.insert(self.source, self.number, notify);
             }
         });
     }
@@ -304,7 +304,7 @@ impl Seat {
         self.change(|taken| {
             taken.most = most;
             taken.leave(self.source, self.number);
-            taken.queues[kind as usize].insert(self.source, self.number, self.told.clone());
+            taken.queues[kind as usize].insert(self.source, self.number, self.notify.clone());
             taken.admit();
         });
         loop {
@@ -318,22 +318,22 @@ impl Seat {
                 }
             }
             // The connection may have been evicted just before it sent its packet, so check again.
-            self.told.notified().await;
+            self.notify.notified().await;
         }
     }
 
     /// Records whether the server waits for the client's answer.
-    pub fn asked(&self, is_asked: bool) {
+    pub fn set_awaiting_answer(&self, is_awaiting: bool) {
         self.change(|taken| {
             if let Some(login) = taken.logins.get_mut(&self.number) {
-                login.asked = is_asked.then(Instant::now);
+                login.owes_since = is_awaiting.then(Instant::now);
             }
         });
     }
 
     /// True if the client owes the server an answer.
     pub fn owes_answer(&self) -> bool {
-        self.connections.taken.borrow().logins.get(&self.number).is_some_and(|login| login.asked.is_some())
+        self.connections.taken.borrow().logins.get(&self.number).is_some_and(|login| login.owes_since.is_some())
     }
 
     /// Returns when the client that is logging in has to make room for others. Cancel-safe.

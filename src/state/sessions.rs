@@ -47,7 +47,7 @@ pub struct SessionRecord {
     /// Cancel requests: one permit for the request in progress, one for the next.
     pub cancels: Semaphore,
     /// Held while a cancel request is forwarded.
-    pub cancelling: tokio::sync::Mutex<()>,
+    pub cancel_lock: tokio::sync::Mutex<()>,
     /// Signaled when an operator or a change of the primary ends the session.
     pub kill: CancellationToken,
     /// True if a change of the primary ends the session.
@@ -134,7 +134,7 @@ impl SessionRecord {
             pid,
             cancel_key,
             cancels: Semaphore::new(2),
-            cancelling: tokio::sync::Mutex::default(),
+            cancel_lock: tokio::sync::Mutex::default(),
             kill: CancellationToken::new(),
             is_replaced: Arc::default(),
             held: AtomicBool::new(false),

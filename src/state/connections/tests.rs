@@ -103,8 +103,10 @@ async fn a_login_without_an_answer_yields_to_other_addresses() {
     let seats = seats(&connections, 2, 2);
     assert!(requests_place(&seats[0], 2).await);
     let since_long = || {
-        let asked = Instant::now().checked_sub(ANSWER_LIMIT);
-        connections.taken.send_modify(|taken| taken.logins.values_mut().for_each(|login| login.asked = asked));
+        let owes_since = Instant::now().checked_sub(ANSWER_LIMIT);
+        connections
+            .taken
+            .send_modify(|taken| taken.logins.values_mut().for_each(|login| login.owes_since = owes_since));
     };
     let is_overdue = || connections.taken.borrow().is_overdue(0);
     since_long();
@@ -113,10 +115,10 @@ async fn a_login_without_an_answer_yields_to_other_addresses() {
     assert!(!is_overdue(), "only clients from its own address wait");
     let other = connections.enter(2, elsewhere(1), 2);
     assert!(!requests_place(&other, 2).await && is_overdue());
-    seats[0].asked(true);
+    seats[0].set_awaiting_answer(true);
     assert!(!is_overdue(), "the server has just sent its request");
     since_long();
-    seats[0].asked(false);
+    seats[0].set_awaiting_answer(false);
     assert!(!is_overdue(), "the server has to send the next message");
 }
 
@@ -131,8 +133,8 @@ async fn a_source_does_not_make_its_own_logins_overdue() {
         begun += usize::from(requests_place(seat, 10).await);
     }
     assert_eq!(begun, 4, "the others wait for logins of their own source");
-    let asked = Instant::now().checked_sub(ANSWER_LIMIT);
-    connections.taken.send_modify(|taken| taken.logins.values_mut().for_each(|login| login.asked = asked));
+    let owes_since = Instant::now().checked_sub(ANSWER_LIMIT);
+    connections.taken.send_modify(|taken| taken.logins.values_mut().for_each(|login| login.owes_since = owes_since));
     assert!(!connections.taken.borrow().is_overdue(0));
 }
 
