@@ -2,7 +2,7 @@
 //! the database, and `remove` removes all fencegate objects.
 
 use super::output::{
-    Ended, complain, counted, database, failed, load_policies, print, print_done, runtime, script, table,
+    Ended, counted, database, failed, load_policies, print, print_done, print_stderr, runtime, script, table,
 };
 use clap::Subcommand;
 use clap::builder::NonEmptyStringValueParser;
@@ -138,13 +138,13 @@ fn print_status(status: &GuardStatus) -> ExitCode {
     }
     let is_rejected = |line: &StatusLine| line.state == GuardState::Rejected;
     if status.lines.iter().any(is_rejected) {
-        complain(
+        print_stderr(
             "fencegate: to let a subscription write guarded tables, name its owner under exempt_roles in the policies \
              and run `fencegate guard install`",
         );
     }
     if status.lines.iter().any(|line| !line.state.is_well() && !is_rejected(line)) {
-        complain(
+        print_stderr(
             "fencegate: run `fencegate guard install` with these policies; it prints the steps that your role may not run",
         );
     }
@@ -152,7 +152,7 @@ fn print_status(status: &GuardStatus) -> ExitCode {
 }
 
 fn warn(warnings: &[String]) {
-    warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
+    warnings.iter().for_each(|warning| print_stderr(&format!("warning: {warning}")));
 }
 
 #[derive(clap::Args)]

@@ -21,7 +21,7 @@ pub(super) fn print(text: &str) {
 }
 
 /// Prints a line to standard error, after pending log lines.
-pub(super) fn complain(line: &str) {
+pub(super) fn print_stderr(line: &str) {
     logging::flush();
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -70,13 +70,13 @@ pub(super) type Ended = Result<ExitCode, ExitCode>;
 
 /// Prints a failure and returns its exit code.
 pub(super) fn failed(error: impl Display) -> ExitCode {
-    complain(&format!("fencegate: {error}"));
+    print_stderr(&format!("fencegate: {error}"));
     ExitCode::FAILURE
 }
 
 /// Prints a usage or configuration error and returns its exit code.
 pub(super) fn unusable(error: impl Display) -> ExitCode {
-    complain(&format!("fencegate: {error}"));
+    print_stderr(&format!("fencegate: {error}"));
     ExitCode::from(EXIT_USAGE)
 }
 
@@ -100,7 +100,7 @@ pub(super) fn database(flag: &str, url: &str) -> Result<ControlConfig, ExitCode>
 /// Loads a directory of policies and prints any errors.
 pub(super) fn load_policies(directory: &Path) -> Result<PolicySet, ExitCode> {
     fencegate_policy::load(directory).map_err(|errors| {
-        errors.iter().for_each(|error| complain(&error.to_string()));
+        errors.iter().for_each(|error| print_stderr(&error.to_string()));
         ExitCode::from(EXIT_USAGE)
     })
 }

@@ -1,6 +1,6 @@
 //! `fencegate policy`: checks policies before a proxy loads them, and explains their coverage.
 
-use super::output::{Ended, complain, counted, database, failed, load_policies, print, runtime, table};
+use super::output::{Ended, counted, database, failed, load_policies, print, print_stderr, runtime, table};
 use clap::Subcommand;
 use fencegate_catalog::{Covered, DatabaseNames, Explanation, Unnamed, missing_text, with_tables};
 use fencegate_policy::{Opaque, PolicySet, Resource};
@@ -45,7 +45,7 @@ pub(super) fn run(arguments: Arguments) -> Ended {
 fn check(set: &PolicySet, url: Option<&str>) -> Ended {
     let databases = databases_warning(set).filter(|_| url.is_none());
     for warning in [warning(set), opaque_warning(set), databases].into_iter().flatten() {
-        complain(&format!("warning: {warning}"));
+        print_stderr(&format!("warning: {warning}"));
     }
     let resolved = url.map_or(Ok(true), |url| resolve(set, url))?;
     print(&summary(set));
@@ -77,21 +77,21 @@ fn resolve(set: &PolicySet, url: &str) -> Result<bool, ExitCode> {
         for table in expected.filter(|table| !found.has_table(&table.name)) {
             let text = missing_text(&table.name.to_string(), &database, found.nearest(&table.name));
             let placed = set.fault_at(&table.name, &text).map_or(text, |fault| fault.to_string());
-            complain(&format!("warning: {placed}"));
+            print_stderr(&format!("warning: {placed}"));
             missing.insert(table.name.to_string());
         }
         for function in resource.functions.iter().filter(|it| !found.has_function(it)) {
-            complain(&format!("warning: {}", missing_text(&format!("function {function}"), &database, None)));
+            print_stderr(&format!("warning: {}", missing_text(&format!("function {function}"), &database, None)));
             missing.insert(function.to_string());
         }
     }
     // Keys that distinguish no rows.
     let unresolved = covered.iter().filter(|it| it.kind.is_none() && !missing.contains(&it.relation));
-    unresolved.for_each(|it| complain(&format!("warning: {} is unresolved: {}", it.relation, it.path)));
+    unresolved.for_each(|it| print_stderr(&format!("warning: {} is unresolved: {}", it.relation, it.path)));
     let fenced = with_tables(set, &names);
     if fenced.len() > 1 {
         let text = "without `databases`, the policies fence tables in";
-        complain(&format!("warning: {text} {}: list the intended ones", fenced.join(", ")));
+        print_stderr(&format!("warning: {text} {}: list the intended ones", fenced.join(", ")));
     }
     warn_of_functions(set, &unnamed);
     Ok(is_resolved)
@@ -133,7 +133,7 @@ fn explained(set: &PolicySet, url: &str) -> Result<Explanation, ExitCode> {
 fn warn_of_functions(set: &PolicySet, unnamed: &[Unnamed]) {
     for Unnamed { function, table, is_direct, .. } in unnamed {
         let mentions = if *is_direct { "mentions" } else { "calls a function that mentions" };
-        complain(&format!(
+        print_stderr(&format!(
             "warning: function {function} {mentions} {table}, but the proxy does not treat calls of it as writes"
         ));
     }
@@ -151,7 +151,7 @@ fn warn_of_functions(set: &PolicySet, unnamed: &[Unnamed]) {
                 format!("list those that write in its policy: functions: [{}]", all.join(", "))
             }
         };
-        complain(&format!("resource {}: {advice}; or install the guard", resource.name));
+        print_stderr(&format!("resource {}: {advice}; or install the guard", resource.name));
     }
 }
 

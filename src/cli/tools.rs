@@ -3,7 +3,7 @@
 //!
 //! The health check must never wait longer than its time limit, or read more than its limit in bytes.
 
-use super::output::{Ended, complain, failed, print, runtime, unusable};
+use super::output::{Ended, failed, print, print_stderr, runtime, unusable};
 use crate::config::{Address, http_address};
 use crate::demo::{self, Played};
 use crate::timeline::{Events, draw};
@@ -85,7 +85,7 @@ pub(super) fn run_demo(arguments: &DemoArguments) -> Ended {
     if let Some(file) = &arguments.events {
         fs::write(file, events).map_err(|error| failed(format!("{}: {error}", file.display())))?;
     }
-    failures.iter().for_each(|failure| complain(&format!("fencegate: failed: {failure}")));
+    failures.iter().for_each(|failure| print_stderr(&format!("fencegate: failed: {failure}")));
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -15,7 +15,7 @@ use crate::net::stream::WriteHalf;
 use crate::net::upstream::{LoggedIn, Route, log_in};
 use crate::operate::console;
 use crate::operate::console::{
-    Console, OpenSession, PreparedCommand, Rejected, ReloadedItem, ServerRow, frontend, refusal, told,
+    Console, OpenSession, PreparedCommand, Rejected, ReloadedItem, ServerRow, error_info, frontend, refusal,
 };
 use crate::state::connections::Seat;
 use crate::state::lifecycle::session_ends;
@@ -255,7 +255,7 @@ impl Answers {
     /// Sends an error. The transaction continues: there is nothing to roll back, and psql's own completion queries are
     /// errors here. Not cancel-safe: the client may have received a part of it.
     async fn fail(&mut self, tag: u8, error: PgWireError) -> io::Result<()> {
-        self.socket.feed(PgWireBackendMessage::ErrorResponse(told(error).into())).await?;
+        self.socket.feed(PgWireBackendMessage::ErrorResponse(error_info(error).into())).await?;
         if frontend::is_extended(tag) {
             self.socket.set_state(PgWireConnectionState::AwaitingSync);
         } else {
@@ -268,8 +268,8 @@ impl Answers {
 
     /// Sends the reason for the session's end. Not cancel-safe: the client may have received a part of it.
     async fn end(&mut self, text: ErrorText, end: End) -> io::Result<End> {
-        let told = told(refusal(text, Severity::Fatal));
-        self.socket.send(PgWireBackendMessage::ErrorResponse(told.into())).await?;
+        let error = error_info(refusal(text, Severity::Fatal));
+        self.socket.send(PgWireBackendMessage::ErrorResponse(error.into())).await?;
         self.socket.close().await?;
         Ok(end)
     }

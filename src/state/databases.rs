@@ -29,7 +29,7 @@ struct KnownDatabase {
 
 impl Databases {
     /// Returns the database of that name. Creates it if there is none.
-    pub fn take_up(&self, name: &str, make: impl FnOnce() -> Arc<SharedDatabase>) -> Arc<SharedDatabase> {
+    pub fn get_or_create(&self, name: &str, make: impl FnOnce() -> Arc<SharedDatabase>) -> Arc<SharedDatabase> {
         let (mut known, used) = (self.0.lock(), Instant::now());
         if let Some(known) = known.get_mut(name) {
             known.used = used;

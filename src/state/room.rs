@@ -36,7 +36,7 @@ struct Waiting {
     bytes: usize,
     /// Bytes of the message that had arrived when the wait began. No more are read meanwhile.
     there: usize,
-    tell: oneshot::Sender<Reservation>,
+    sender: oneshot::Sender<Reservation>,
 }
 
 /// The right to hold a long message. Dropping it releases the bytes.
@@ -68,15 +68,15 @@ impl MessageBudget {
         let taken = if inner.take(bytes) {
             Ok(self.room(bytes, there))
         } else {
-            let (tell, told) = oneshot::channel();
-            inner.waiting.push(Waiting { bytes, there, tell });
-            Err(told)
+            let (sender, receiver) = oneshot::channel();
+            inner.waiting.push(Waiting { bytes, there, sender });
+            Err(receiver)
         };
         drop(inner);
         async move {
             match taken {
                 Ok(room) => Some(room),
-                Err(told) => timeout(ROOM_LIMIT, told).await.ok()?.ok(),
+                Err(receiver) => timeout(ROOM_LIMIT, receiver).await.ok()?.ok(),
             }
         }
     }
@@ -86,14 +86,14 @@ impl MessageBudget {
     fn give(self: &Arc<Self>) {
         loop {
             let mut inner = self.0.lock();
-            inner.waiting.retain(|it| !it.tell.is_closed());
+            inner.waiting.retain(|it| !it.sender.is_closed());
             let free = inner.free;
             let Some(next) = inner.waiting.iter().rposition(|it| it.bytes <= free) else { return };
-            let Waiting { bytes, there, tell } = inner.waiting.remove(next);
+            let Waiting { bytes, there, sender } = inner.waiting.remove(next);
             inner.free -= bytes;
             drop(inner);
             // The session has ended. Dropping the reservation would call this function again.
-            if let Err(mut untaken) = tell.send(self.room(bytes, there)) {
+            if let Err(mut untaken) = sender.send(self.room(bytes, there)) {
                 self.0.lock().free += std::mem::take(&mut untaken.bytes);
             }
         }
@@ -123,7 +123,7 @@ impl HeldRoom for Reservation {
         self.looked = (Instant::now(), there);
         let made_headway = there.saturating_sub(before) >= self.bytes / HEADWAY;
         // Ended sessions no longer wait.
-        !made_headway && self.budget.0.lock().waiting.iter().any(|it| !it.tell.is_closed())
+        !made_headway && self.budget.0.lock().waiting.iter().any(|it| !it.sender.is_closed())
     }
 }
 

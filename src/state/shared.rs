@@ -288,7 +288,7 @@ impl Shared {
 
     /// The database of that name. The registry keeps it while it is used, and for a while afterwards.
     pub fn shared_database(&self, name: &str) -> Arc<SharedDatabase> {
-        self.databases.take_up(name, || {
+        self.databases.get_or_create(name, || {
             let (control, authority) = (self.control_for(name), self.authority.clone());
             let (metrics, background) = (self.metrics.clone(), self.background.clone());
             let fence = Database::new(name, control, self.id.clone(), authority, metrics.fence.clone(), background);

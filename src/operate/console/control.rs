@@ -237,7 +237,7 @@ fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&
     };
     let mut detail = Vec::new();
     if let ResetError::InUse(higher) = error {
-        detail.push(in_the_way(console, database, higher));
+        detail.push(blocking_sessions(console, database, higher));
     }
     if !done.is_empty() {
         detail.push(format!("Already reset in: {}.", done.join(", ")));
@@ -250,7 +250,7 @@ fn failed(console: &Console, resource: &Resource, database: &Database, done: &[&
 }
 
 /// Lists the blocking sessions, highest tokens first.
-fn in_the_way(console: &Console, database: &Database, higher: &[Higher]) -> String {
+fn blocking_sessions(console: &Console, database: &Database, higher: &[Higher]) -> String {
     let sessions = console.proxy.sessions();
     let session = |it: &Higher| {
         let session = sessions.iter().find(|session| session.is_of(database, it.pid)).filter(|_| it.is_ours);

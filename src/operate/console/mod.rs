@@ -17,7 +17,7 @@ pub use client::Rejected;
 pub use client::{Console, Proxy};
 pub use control::ReloadedItem;
 pub use result_set::refusal;
-pub use server::{PreparedCommand, told};
+pub use server::{PreparedCommand, error_info};
 pub use views::{OpenSession, ServerRow};
 
 use command::{COMMANDS, Command, Show};

@@ -304,7 +304,7 @@ impl QueryParser for Parser {
 }
 
 /// The error as the client receives it.
-pub fn told(error: PgWireError) -> ErrorInfo {
+pub fn error_info(error: PgWireError) -> ErrorInfo {
     let text = match error {
         PgWireError::PortalNotFound(name) => ErrorText::new("34000", format!("portal \"{name}\" does not exist")),
         PgWireError::StatementNotFound(name) => {

@@ -293,12 +293,12 @@ impl SharedDatabase {
 /// Logs when the fence is enforced, which requires that all writes forwarded before it have ended. If there is nothing
 /// to enforce, logs only that. Cancel-safe: nothing is logged then.
 async fn report_when_enforced(shared_database: Arc<SharedDatabase>, resource: Arc<Resource>) {
-    let (database, mut told) = (shared_database.fence.name(), None);
+    let (database, mut logged) = (shared_database.fence.name(), None);
     while let Err(error) = shared_database.fence.enforced(&resource).await {
-        if told.as_ref() != Some(&error) {
+        if logged.as_ref() != Some(&error) {
             tracing::warn!(database, resource = resource.name, %error, "fence_enforcement_unknown");
         }
-        told = Some(error);
+        logged = Some(error);
         if !shared_database.fence.has_sessions() {
             // The next session records the policies again and repeats this check.
             shared_database.recorded.lock().await.policies = None;
