@@ -26,10 +26,10 @@ pub(crate) const LONGEST_TREE: usize = 512 << 10;
 const LONG: usize = 8 << 10;
 
 /// Maximum memory of a script, in bytes: the judge looks at all of it.
-const HEAVIEST: usize = 4 << 20;
+const MAX_WEIGHT: usize = 4 << 20;
 
 /// Maximum number of bytes that the lexer reads again: about a hundredth of a second.
-const DEAREST: usize = 16 << 20;
+const MAX_RELEXED: usize = 16 << 20;
 
 /// Determines the effects of a text, statement by statement. `text` excludes the terminating NUL of the protocol.
 ///
@@ -58,8 +58,8 @@ pub(crate) fn read_text(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<
 }
 
 fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreadable> {
-    let may_be_dear = text.len().saturating_pow(2) > DEAREST;
-    if text.len() > LONGEST || may_be_dear && cost::relexed(text) > DEAREST {
+    let may_be_costly = text.len().saturating_pow(2) > MAX_RELEXED;
+    if text.len() > LONGEST || may_be_costly && cost::relexed(text) > MAX_RELEXED {
         return Err(Unreadable::TooComplex);
     }
     let sql = Sql::read(text, lexing)?;
@@ -74,7 +74,7 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
         Some(plain) => plain.with_all_rows(&Rows::left_out()),
         None => read_tree(sql.text(), options)?,
     };
-    if script.statements.iter().map(|statement| statement.weight()).sum::<usize>() > HEAVIEST {
+    if script.statements.iter().map(|statement| statement.weight()).sum::<usize>() > MAX_WEIGHT {
         return Err(Unreadable::TooComplex);
     }
     // The server truncates a name of 63 bytes by the session's encoding, the parser as UTF-8.

@@ -103,12 +103,12 @@ impl<'n> RowReader<'n> {
         if lists.iter().any(|list| list.len() != width || list.iter().any(is_star)) {
             return Vec::new();
         }
-        let told = |place| {
+        let column_values = |place| {
             let column = inserted_column(columns, place)?;
             let values = self.values(lists.iter().map(|list| &list[place]), relation, &column)?;
             Some((column, values))
         };
-        (0..width).filter_map(told).collect()
+        (0..width).filter_map(column_values).collect()
     }
 
     /// The rows of an INSERT from a query.
@@ -232,7 +232,7 @@ impl<'n> RowReader<'n> {
     /// Adds the values that SET assigns to the columns. Omits columns whose new value is unknown.
     fn assigned(
         &mut self,
-        mut told: ValuesByColumn<'n>,
+        mut known: ValuesByColumn<'n>,
         assignments: &'n [Node],
         target: &Target<'n>,
         inserted: &ValuesByColumn<'n>,
@@ -240,12 +240,12 @@ impl<'n> RowReader<'n> {
         for assignment in assignments {
             let Some(N::ResTarget(assignment)) = &assignment.node else { return ValuesByColumn::new() };
             let name = assignment.name.as_str();
-            let Some(before) = told.remove(name) else { continue };
+            let Some(before) = known.remove(name) else { continue };
             if let Some(after) = self.assignment(assignment, target, inserted) {
-                told.insert(name, union(before, after));
+                known.insert(name, union(before, after));
             }
         }
-        told
+        known
     }
 
     fn assignment(
@@ -320,8 +320,8 @@ impl<'n> RowReader<'n> {
     }
 }
 
-fn rows(told: ValuesByColumn) -> Rows {
-    Rows::new(told.into_iter().map(|(name, values)| (Column::Named(name.to_owned()), values)))
+fn rows(known: ValuesByColumn) -> Rows {
+    Rows::new(known.into_iter().map(|(name, values)| (Column::Named(name.to_owned()), values)))
 }
 
 /// Combines two conditions that both hold. For each column, keeps the shorter list of values.

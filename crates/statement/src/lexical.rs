@@ -58,8 +58,8 @@ pub(super) fn read(text: &[u8], lexing: Lexing) -> Option<Statement> {
     statement.range = start..(start + text.get(start..end)?.trim_ascii().len());
     statement.settle();
     statement.writes.iter_mut().for_each(|write| write.rows = Rows::unread());
-    let told = if statement.kind == StatementKind::Insert { inserted_rows(text, lexing) } else { None };
-    if let Some((write, rows)) = statement.writes.first_mut().zip(told) {
+    let inserted = if statement.kind == StatementKind::Insert { inserted_rows(text, lexing) } else { None };
+    if let Some((write, rows)) = statement.writes.first_mut().zip(inserted) {
         write.rows = rows;
     }
     Some(statement)
@@ -286,13 +286,13 @@ fn inserted_rows(text: &[u8], lexing: Lexing) -> Option<Rows> {
     if !last.is(b"values") {
         return None;
     }
-    let mut told: Vec<Option<Distinct>> = Vec::new();
+    let mut values: Vec<Option<Distinct>> = Vec::new();
     for row in 0.. {
         if tokens.next()? != Lexeme::Symbol(b'(') {
             return None;
         }
-        let width = self::row(text, &mut tokens, &mut told, row == 0)?;
-        if width != told.len() {
+        let width = self::row(text, &mut tokens, &mut values, row == 0)?;
+        if width != values.len() {
             return None;
         }
         match tokens.next() {
@@ -307,8 +307,8 @@ fn inserted_rows(text: &[u8], lexing: Lexing) -> Option<Rows> {
         Some(Some(name)) => Some(Column::Named(name.clone())),
         _ => None,
     };
-    let told = told.into_iter().enumerate().filter_map(|(place, values)| Some((column(place)?, values?.list())));
-    Some(Rows::new(told))
+    let known = values.into_iter().enumerate().filter_map(|(place, values)| Some((column(place)?, values?.list())));
+    Some(Rows::new(known))
 }
 
 /// The names in a list of columns up to its end; `None` for an item that is more than a name.
@@ -334,7 +334,7 @@ fn names(tokens: &mut Lexemes) -> Option<Vec<Option<String>>> {
 }
 
 /// Adds the values of a row, up to its end. Returns their number.
-fn row(text: &[u8], tokens: &mut Lexemes, told: &mut Vec<Option<Distinct>>, is_first: bool) -> Option<usize> {
+fn row(text: &[u8], tokens: &mut Lexemes, values: &mut Vec<Option<Distinct>>, is_first: bool) -> Option<usize> {
     let (mut depth, mut width, mut start) = (0, 0, tokens.end());
     loop {
         let token = tokens.next()?;
@@ -346,9 +346,9 @@ fn row(text: &[u8], tokens: &mut Lexemes, told: &mut Vec<Option<Distinct>>, is_f
             Lexeme::Symbol(b',' | b')') if depth == 0 => {
                 let value = value(text.get(start..tokens.end() - 1)?.trim_ascii());
                 if is_first {
-                    told.push(Some(Distinct::default()));
+                    values.push(Some(Distinct::default()));
                 }
-                add(told.get_mut(width)?, value);
+                add(values.get_mut(width)?, value);
                 (width, start) = (width + 1, tokens.end());
                 if token == Lexeme::Symbol(b')') {
                     return Some(width);

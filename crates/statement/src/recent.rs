@@ -15,7 +15,7 @@ const PLACES: usize = 256;
 
 /// Maximum length of a kept text and maximum weight of its analysis, in bytes: a few MiB for all places.
 const LONGEST: usize = 1024;
-const HEAVIEST: usize = 8 * 1024;
+const MAX_WEIGHT: usize = 8 * 1024;
 
 /// Beginning of a text that determines its place, in bytes.
 const BEGINNING: usize = 32;
@@ -48,7 +48,7 @@ impl Recent {
         serves_rows: bool,
         analysis: &Analysis,
     ) {
-        let Some(place) = self.place(text).filter(|_| weight(analysis) <= HEAVIEST) else { return };
+        let Some(place) = self.place(text).filter(|_| weight(analysis) <= MAX_WEIGHT) else { return };
         let analysis = analysis.clone();
         let template = Template { text: text.into(), literals: literals.into(), lexing, serves_rows, analysis };
         // Free the other memory without the lock.

@@ -179,7 +179,7 @@ impl Rows {
 
     /// Returns true if `other` knows at least as much: for each column, this one has the same values or none.
     pub fn implies_no_more_than(&self, other: &Rows) -> bool {
-        self.columns.iter().all(|told| other.columns.contains(told))
+        self.columns.iter().all(|known| other.columns.contains(known))
     }
 
     #[cfg(test)]
