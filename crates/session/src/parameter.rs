@@ -12,7 +12,7 @@ use fencegate_wire::message::Status;
 const MAX_SAVEPOINTS: usize = 1000;
 
 /// Memory that the values of all savepoints may hold, in bytes.
-const HEAVIEST: usize = 4 << 20;
+const MAX_WEIGHT: usize = 4 << 20;
 
 /// The value of the parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,7 +220,7 @@ impl Parameter {
     }
 
     fn snapshot(&mut self, savepoint: Option<String>) {
-        while self.snapshots.len() > MAX_SAVEPOINTS || self.snapshots.len() > 1 && self.weight() > HEAVIEST {
+        while self.snapshots.len() > MAX_SAVEPOINTS || self.snapshots.len() > 1 && self.weight() > MAX_WEIGHT {
             self.snapshots.remove(1);
         }
         self.snapshots.push(Snapshot { savepoint, levels: self.now.clone() });

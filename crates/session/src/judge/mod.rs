@@ -265,7 +265,7 @@ impl Judge<'_> {
 
 /// Limit on the expansion of one message by EXECUTE and FETCH, in bytes: each execution holds its statement in memory
 /// again.
-const HEAVIEST: usize = 4 << 20;
+const MAX_WEIGHT: usize = 4 << 20;
 
 /// Resolves EXECUTE, including names that the same statements PREPARE first, and FETCH.
 ///
@@ -273,7 +273,7 @@ const HEAVIEST: usize = 4 << 20;
 pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Option<Vec<Arc<Statement>>> {
     let mut prepared: HashMap<&str, Arc<Statement>> = HashMap::new();
     let mut resolved = Vec::with_capacity(statements.len());
-    let mut room = HEAVIEST;
+    let mut room = MAX_WEIGHT;
     for statement in statements {
         let mut run = |inner: &Statement| match room.checked_sub(statement.weight() + inner.weight()) {
             Some(left) => {

@@ -123,7 +123,7 @@ fn old_savepoints_are_forgotten_at_the_memory_limit() {
         parameter.completed(&set(&format!("{}, last={}", list.join(","), number + 1), true), false);
         parameter.completed(&transaction(TransactionEffect::Savepoint(format!("s{number}"))), false);
     }
-    assert!(parameter.weight() < 2 * HEAVIEST, "{}", parameter.weight());
+    assert!(parameter.weight() < 2 * MAX_WEIGHT, "{}", parameter.weight());
     parameter.completed(&transaction(TransactionEffect::RollbackTo("s99".into())), false);
     assert_ne!(parameter.current(), &ParameterValue::Unknown);
     parameter.completed(&transaction(TransactionEffect::RollbackTo("s0".into())), false);
@@ -267,7 +267,7 @@ fn savepoints_are_remembered_up_to_the_memory_limit() {
     // 128 bytes for each resource: its name and the bookkeeping.
     let list: Vec<String> = (0..512).map(|number| format!("{number:064}=1")).collect();
     let (text, weight) = (list.join(","), 512 * 128);
-    for (local, fit) in [(true, HEAVIEST / weight), (false, HEAVIEST / weight / 2)] {
+    for (local, fit) in [(true, MAX_WEIGHT / weight), (false, MAX_WEIGHT / weight / 2)] {
         let value = |_| set(&text, local);
         assert_ne!(oldest_of(fit + 1, value), ParameterValue::Unknown, "{local}");
         assert_eq!(oldest_of(fit + 2, value), ParameterValue::Unknown, "{local}");

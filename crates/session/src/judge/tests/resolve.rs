@@ -21,7 +21,7 @@ fn resolved_statements_have_a_weight_limit() {
     let text = format!("PREPARE p AS SELECT {}; {}", calls.join(", "), "EXECUTE p; ".repeat(2_000));
     let resolved = resolved(&text);
     let weight: usize = resolved.iter().map(|statement| statement.weight()).sum();
-    assert!(weight < 2 * HEAVIEST, "{weight}");
+    assert!(weight < 2 * MAX_WEIGHT, "{weight}");
     // Statements beyond the limit are opaque.
     let (first, last) = (&resolved[1], &resolved[2_000]);
     assert!(first.functions.len() == 1_000 && first.opaque.is_none());
