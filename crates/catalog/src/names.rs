@@ -120,14 +120,14 @@ impl NamesFound {
     /// The existing table with the most similar name, if the names are similar enough.
     pub fn nearest(&self, missing: &QualifiedName) -> Option<&QualifiedName> {
         let all = self.similar.iter().chain(&self.tables);
-        let nearest = all.map(|it| (slips(missing, it), it)).min()?;
-        (nearest.0 <= most_slips(missing)).then_some(nearest.1)
+        let nearest = all.map(|it| (typos(missing, it), it)).min()?;
+        (nearest.0 <= max_typos(missing)).then_some(nearest.1)
     }
 }
 
 /// Number of wrong letters in `written`, assuming that `existing` was meant. A wrong schema, or wrong case, counts as
 /// one.
-fn slips(written: &QualifiedName, existing: &QualifiedName) -> usize {
+fn typos(written: &QualifiedName, existing: &QualifiedName) -> usize {
     let folded = |it: &QualifiedName| (it.schema.to_lowercase(), it.name.to_lowercase());
     if written.name == existing.name || folded(written) == folded(existing) {
         return 1;
@@ -136,7 +136,7 @@ fn slips(written: &QualifiedName, existing: &QualifiedName) -> usize {
 }
 
 /// With more wrong letters, another name was meant. Short names permit fewer.
-fn most_slips(written: &QualifiedName) -> usize {
+fn max_typos(written: &QualifiedName) -> usize {
     (written.name.chars().count() / 3).clamp(1, 3)
 }
 

@@ -59,7 +59,7 @@ const TIMEOUT_OF_SESSION: &str = "250ms";
 pub enum Views {
     /// The server reports these views. It locks them for this, so the query fails if another transaction has locked
     /// one.
-    Asked,
+    Reported,
     /// Treat all views as writable.
     AllWritable,
 }
@@ -97,7 +97,7 @@ pub fn settings(temporary: Option<&str>) -> String {
 /// `temporary` is the schema of the temporary relations that count. Those of other sessions never do.
 pub(super) fn ways(subject: &Subject, temporary: Option<&str>, views: Views) -> String {
     let events = match views {
-        Views::Asked => "pg_relation_is_updatable(v.oid, true)",
+        Views::Reported => "pg_relation_is_updatable(v.oid, true)",
         Views::AllWritable => "28",
     };
     let [schemas, names] = &subject.tables;
@@ -236,11 +236,11 @@ fn guard_bytes(resource: &Resource, table: &FencedTable) -> String {
 /// The query text of one reading.
 pub fn question(fences: Fenced, temporary: Option<&str>, views: Views) -> String {
     let subject = Subject::of(fences);
-    let mut asked = vec![settings(temporary), ways(&subject, temporary, views)];
+    let mut queries = vec![settings(temporary), ways(&subject, temporary, views)];
     if let Some(keys) = &subject.keys {
-        asked.extend([names::shadows(), names::query(keys)]);
+        queries.extend([names::shadows(), names::query(keys)]);
     }
-    asked.join("; ")
+    queries.join("; ")
 }
 
 /// The statements of a reading, with parameters.
@@ -250,12 +250,12 @@ pub mod with_parameters {
 
     /// Paths to the tables `$1`, `$2`.
     pub fn ways() -> String {
-        super::ways(&Subject::parameters(false), None, Views::Asked)
+        super::ways(&Subject::parameters(false), None, Views::Reported)
     }
 
     /// Paths to these tables, and callers of the functions `$3`, `$4` and of those whose names begin with `$5`, `$6`.
     pub fn ways_and_calls() -> String {
-        super::ways(&Subject::parameters(true), None, Views::Asked)
+        super::ways(&Subject::parameters(true), None, Views::Reported)
     }
 
     /// The columns `$3` of the tables `$1`, `$2`, whose triggers have the arguments `$4`.

@@ -130,7 +130,7 @@ impl Joining {
         if let Some(issuer) = &resource.issuer {
             self.add_issuer(issuer, faults);
         }
-        self.tell_apart(&name, resource.names.as_ref(), at, faults);
+        self.add_name(&name, resource.names.as_ref(), at, faults);
         let (issuer, issuers) = match resource.issuer.map(|issuer| issuer.value) {
             Some(DeclaredIssuer::One(issuer)) => (Some(issuer), None),
             Some(DeclaredIssuer::OfKeys(issuers)) => (None, Some(issuers)),
@@ -149,8 +149,8 @@ impl Joining {
         });
     }
 
-    /// A resource must not have the name of another resource's key.
-    fn tell_apart(&mut self, name: &str, names: Option<&Template>, at: Position, faults: &mut Vec<Fault>) {
+    /// Records the name. A resource must not have the name of another resource's key.
+    fn add_name(&mut self, name: &str, names: Option<&Template>, at: Position, faults: &mut Vec<Fault>) {
         let mut templates = self.templates.iter();
         let other = match names {
             // This text was already reported.

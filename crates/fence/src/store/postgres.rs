@@ -371,7 +371,7 @@ impl Store for Postgres {
         let question = |views| fencegate_catalog::question(fences, temporary, views);
         let answers = match temporary {
             // For one session, over a separate connection: a session with many temporary relations must not delay others.
-            Some(_) => self.query_once(&question(Views::Asked)).await,
+            Some(_) => self.query_once(&question(Views::Reported)).await,
             None => self.read_catalog(&sql::lanes::read(fences)).await,
         };
         let answers = match answers {

@@ -132,7 +132,7 @@ pub async fn explain(config: &ControlConfig, policies: &PolicySet) -> Result<Exp
     let client = config.client().await.map_err(ExplainError::Connect)?;
     ask(&client, "SET standard_conforming_strings = on; SET search_path = pg_catalog; SET jit = off").await?;
     let fences = Fenced(&policies.resources);
-    let asked = question(fences, None, Views::Asked);
+    let asked = question(fences, None, Views::Reported);
     let answers = match ask(&client, &asked).await {
         Ok(answers) => answers,
         // A view is being altered. Treat all views as writable.

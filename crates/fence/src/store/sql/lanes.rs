@@ -88,11 +88,11 @@ pub fn read(fences: Fenced) -> String {
             WAYS_AND_CALLS.execute(&[&schemas, &names, exact_schemas, exact, prefix_schemas, prefixes])
         }
     };
-    let mut asked = vec![settings(None), ways];
+    let mut queries = vec![settings(None), ways];
     if let Some(Keys([schemas, names, columns, arguments])) = &keys {
-        asked.extend([SHADOWS.execute(&[]), KEY_COLUMNS.execute(&[schemas, names, columns, arguments])]);
+        queries.extend([SHADOWS.execute(&[]), KEY_COLUMNS.execute(&[schemas, names, columns, arguments])]);
     }
-    asked.join("; ")
+    queries.join("; ")
 }
 
 /// The prepared form of [`fencegate_catalog::question_of_dependencies`].
