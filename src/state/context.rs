@@ -98,7 +98,7 @@ impl Context {
     /// whether a fenced table exists. Cancel-safe: it continues by itself.
     pub async fn prepare(&self) {
         if self.fenced {
-            self.database().session_comes();
+            self.database().note_login();
             // Avoid waking another thread for nothing.
             if self.shared_database.is_prepared() {
                 return;

@@ -50,8 +50,8 @@ pub(super) async fn announce(context: Context<'_>) -> Result<(), StoreError> {
 /// Cancel-safe.
 pub(super) async fn wait(context: Context<'_>, resource: &Resource) -> Result<(), StoreError> {
     // A session within a step may still judge by the previous policies.
-    while_the_same(context, SessionFence::step).await;
-    while_the_same(context, SessionFence::rests_while_busy).await;
+    wait_for_change(context, SessionFence::step).await;
+    wait_for_change(context, SessionFence::rests_while_busy).await;
     let mut open = context.store().open_transactions().await?;
     while !open.is_empty() {
         tokio::time::sleep(PAUSE).await;
@@ -66,12 +66,12 @@ pub(super) async fn wait(context: Context<'_>, resource: &Resource) -> Result<()
     Ok(())
 }
 
-/// Waits until `is_so` has changed for every session for which it is Some now. Cancel-safe.
-async fn while_the_same(context: Context<'_>, is_so: fn(&SessionFence) -> Option<u64>) {
-    let mut left = context.sessions.in_state(is_so);
+/// Waits until `state` has changed for every session for which it is Some now. Cancel-safe.
+async fn wait_for_change(context: Context<'_>, state: fn(&SessionFence) -> Option<u64>) {
+    let mut left = context.sessions.in_state(state);
     while !left.is_empty() {
         tokio::time::sleep(PAUSE).await;
-        left.retain(|(key, which)| context.sessions.get(key).is_some_and(|it| is_so(&it) == Some(*which)));
+        left.retain(|(key, which)| context.sessions.get(key).is_some_and(|it| state(&it) == Some(*which)));
     }
 }
 

@@ -149,7 +149,7 @@ impl Memory {
     }
 
     /// Requests that everything is read again, because notifications may have been missed.
-    pub(super) fn suppose_news(&self) {
+    pub(super) fn request_full_read(&self) {
         self.news.lock().all = true;
     }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// The token of no epoch. An Admit under it only reads: it never admits.
-const NOBODYS: Token = 0;
+const NO_TOKEN: Token = 0;
 /// Maximum delay until the proxy notices the end of a server process.
 const ENDING: Duration = Duration::from_millis(500);
 /// Time limit of one drain.
@@ -40,7 +40,7 @@ pub(super) async fn observe(
     let unknown = |error: &IdentityError| FenceError::unavailable(&resource.name, error.clone().into());
     let identity = session.identity.as_ref().map_err(unknown)?;
     let report =
-        about(resource, context.store().admit(identity, resource, NOBODYS, context.policies.loaded(resource)).await)?;
+        about(resource, context.store().admit(identity, resource, NO_TOKEN, context.policies.loaded(resource)).await)?;
     let is_superseded = matches!(report.current, Some((_, Recorded::Others))) && context.policies.is_in_force(resource);
     let highest = report.current.map(|(row, _)| row.epoch);
     let mut noted = take_note(context, resource, token, highest, raise).await;

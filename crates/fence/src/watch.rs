@@ -38,7 +38,7 @@ pub(super) fn start(background: &Background, memory: &Arc<Memory>, database: Wea
     supervise(background, "watch_fences", move || {
         if std::mem::replace(&mut has_run, true) {
             // Notifications may have arrived before the restart.
-            memory.suppose_news();
+            memory.request_full_read();
         }
         watch(database.clone())
     })
@@ -55,7 +55,7 @@ async fn watch(database: Weak<Database>) {
         let context = current.context();
         if looked.elapsed() >= UNANNOUNCED {
             looked = Instant::now();
-            context.memory.suppose_news();
+            context.memory.request_full_read();
         }
         attend(context).await;
         if beaten.elapsed() >= HEARTBEAT {

@@ -44,7 +44,7 @@ pub(super) async fn serve(
     pid.store(identity.pid, Ordering::Relaxed);
     proxy.world.say(|| format!("{} begins a session in process {} with {value:?}", proxy.name, identity.pid));
     moment(&mut dice).await;
-    proxy.downstream.fence.session_comes();
+    proxy.downstream.fence.note_login();
     let downstream = proxy.downstream.clone();
     timeout(PREPARE_LIMIT, tokio::spawn(async move { downstream.prepare().await })).await.ok();
     let fence = Arc::new(SessionFence::new(Ok(identity)));

@@ -381,8 +381,8 @@ impl Store for Reached {
         self.inner.keep_closed(until);
     }
 
-    fn session_comes(&self) {
-        self.inner.session_comes();
+    fn note_login(&self) {
+        self.inner.note_login();
     }
 
     async fn forget_failure(&self) {

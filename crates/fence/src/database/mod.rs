@@ -147,8 +147,8 @@ impl Database {
     }
 
     /// Reports that a session has logged in to the database. Discards an earlier finding that the database does not exist.
-    pub fn session_comes(&self) {
-        self.store.session_comes();
+    pub fn note_login(&self) {
+        self.store.note_login();
     }
 
     /// The processes that have locked fencegate's tables in this database, if any. Leaves no connection open. Cancel-safe.

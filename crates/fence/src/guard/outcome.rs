@@ -99,7 +99,7 @@ pub enum GuardError {
     Connect(#[source] tokio_postgres::Error),
     /// The schema of its functions does not exist.
     #[error("database {0} has no fencegate schema: run `fencegate init` first")]
-    Uninitialised(String),
+    Uninitialized(String),
     /// The schema lacks objects that this version of the guard needs.
     #[error("database {0} has the fencegate schema of an earlier version: run `fencegate init` first")]
     Outdated(String),

@@ -57,7 +57,7 @@ impl Survey {
         let fact = |name| facts.first().and_then(|row| column(row, name)).unwrap_or_default().to_owned();
         let (database, owner) = (fact("database"), fact("owner"));
         if owner.is_empty() {
-            return Err(GuardError::Uninitialised(database));
+            return Err(GuardError::Uninitialized(database));
         }
         if fact("outdated") == "t" {
             return Err(GuardError::Outdated(database));

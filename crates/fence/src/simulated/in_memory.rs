@@ -502,7 +502,7 @@ impl Store for InMemory {
         self.connection().closed_until = until;
     }
 
-    fn session_comes(&self) {
+    fn note_login(&self) {
         self.connection().failed.take_if(|(error, _)| matches!(error, StoreError::NoDatabase { .. }));
     }
 

@@ -341,7 +341,7 @@ pub(super) fn version(at: i64) -> u32 {
 
 impl Server {
     /// Sets the fault that new connections find in the database. Breaks the existing connections.
-    pub fn is_found(&self, found: Found) {
+    pub fn set_found(&self, found: Found) {
         let mut state = self.state();
         state.found = found;
         state.lose_connections(|_| true);

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 /// The limit on the wait for the server's lock on the connection shared with looks.
-const AT_FIRST: Duration = Duration::from_millis(5);
+const FIRST_TIMEOUT: Duration = Duration::from_millis(5);
 /// The limit on a connection for notifications only. After it, the notifications are dropped.
 const LATE: Duration = Duration::from_secs(1);
 /// Maximum number of payloads that wait to be sent. Further ones are dropped.
@@ -80,7 +80,7 @@ impl Announcer {
             if let Some(process) = self.look.process() {
                 self.look.common.announces(&process);
             }
-            match self.look.run(&sql::lock::with_lock_timeout(AT_FIRST, query)).await {
+            match self.look.run(&sql::lock::with_lock_timeout(FIRST_TIMEOUT, query)).await {
                 Err(StoreError::LockNotAvailable) => {}
                 sent => return sent.map(drop),
             }

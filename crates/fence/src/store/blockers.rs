@@ -19,11 +19,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// The server's limit on the wait for a lock, on a connection shared with Queries that need not wait.
-const AT_FIRST: Duration = Duration::from_millis(5);
+const FIRST_TIMEOUT: Duration = Duration::from_millis(5);
 /// The limit on the connection for waits, which several resources share. Long enough for a terminated process to end.
-const IN_QUEUE: Duration = Duration::from_millis(100);
+const QUEUE_TIMEOUT: Duration = Duration::from_millis(100);
 /// The limit if the last look could terminate no blocker.
-const IN_VAIN: Duration = Duration::from_millis(20);
+const FUTILE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Pause between two looks at the blocking processes.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -34,7 +34,7 @@ struct BlockingProcesses {
     blockers: Vec<Blocker>,
     table_blockers: Vec<Blocker>,
     /// True if the last look could terminate none of them.
-    in_vain: bool,
+    is_futile: bool,
 }
 
 fn refusal(error: StoreError, seen: BlockingProcesses) -> StoreError {
@@ -63,9 +63,9 @@ impl Postgres {
         self.listen();
         let began = Instant::now();
         let mut seen = BlockingProcesses::default();
-        let mut answers = lane.run(&sql::lock::with_lock_timeout(AT_FIRST, query)).await;
+        let mut answers = lane.run(&sql::lock::with_lock_timeout(FIRST_TIMEOUT, query)).await;
         while matches!(answers, Err(StoreError::LockNotAvailable)) && began.elapsed() < LIMIT {
-            if seen.in_vain {
+            if seen.is_futile {
                 sleep(GRACE).await;
             }
             // One Query per resource waits for the turn, and one of all has it.
@@ -93,7 +93,7 @@ impl Postgres {
         grace_over: Instant,
         seen: &mut BlockingProcesses,
     ) -> Result<Vec<StatementResult>, StoreError> {
-        let limit = if seen.in_vain { IN_VAIN } else { IN_QUEUE };
+        let limit = if seen.is_futile { FUTILE_TIMEOUT } else { QUEUE_TIMEOUT };
         let query = sql::lock::with_lock_timeout(limit, query);
         let mut running = pin!(self.wait.run(&query));
         // Only after the Query has begun to wait.
@@ -117,7 +117,7 @@ impl Postgres {
         // The first query has two answers.
         let Some((of_resource, of_tables)) = answers.split_at_checked(2) else { return };
         let tables = table_locks.read(self.wait.config.database(), of_tables);
-        seen.in_vain = !tables.ends_some && !rows(of_resource).any(|row| is_true(row, "signalled"));
+        seen.is_futile = !tables.ends_some && !rows(of_resource).any(|row| is_true(row, "signalled"));
         let found: Vec<Blocker> = rows(of_resource).map(blocker).collect();
         if !found.is_empty() || !tables.blockers.is_empty() {
             (seen.blockers, seen.table_blockers) = (found, tables.blockers);

@@ -47,7 +47,7 @@ impl Common {
         *self.found.lock()
     }
 
-    pub(super) fn session_comes(&self) {
+    pub(super) fn note_login(&self) {
         self.sessions.fetch_add(1, Ordering::SeqCst);
     }
 

@@ -227,7 +227,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn keep_closed(&self, until: Option<Instant>);
 
     /// Reports that a session has logged in to the database. Discards an earlier finding that the database does not exist.
-    fn session_comes(&self);
+    fn note_login(&self);
 
     /// The number of the connection whose process represents this proxy in the table of proxies. 0 while it is not open.
     fn proxy_connection(&self) -> u64;

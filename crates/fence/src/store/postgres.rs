@@ -458,8 +458,8 @@ impl Store for Postgres {
         self.common.keep_closed(until);
     }
 
-    fn session_comes(&self) {
-        self.common.session_comes();
+    fn note_login(&self) {
+        self.common.note_login();
     }
 
     async fn forget_failure(&self) {

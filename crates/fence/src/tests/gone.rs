@@ -13,7 +13,7 @@ async fn a_missing_database_stays_missing_until_a_session_starts() {
     let notes = proxy.resource("notes");
     let has_epoch = async || proxy.fence.has_epoch(&notes).await.map_err(|error| error.to_string());
     assert!(!proxy.fence.is_missing());
-    proxy.server.is_found(Found::Missing);
+    proxy.server.set_found(Found::Missing);
     assert!(!proxy.fence.is_missing(), "no connection was tried");
     assert_eq!(has_epoch().await, Err(MISSING.to_owned()));
     assert!(proxy.fence.is_missing() && !proxy.fence.is_unprepared() && !proxy.fence.fences_nothing());
@@ -21,9 +21,9 @@ async fn a_missing_database_stays_missing_until_a_session_starts() {
     assert!(!proxy.fence.is_missing(), "a client has logged in");
     drop(client);
     assert!(proxy.fence.is_missing());
-    proxy.server.is_found(Found::Nothing);
+    proxy.server.set_found(Found::Nothing);
     assert_eq!(has_epoch().await, Err(MISSING.to_owned()), "the result is cached for a moment");
-    proxy.fence.session_comes();
+    proxy.fence.note_login();
     assert_eq!(has_epoch().await, Ok(false));
     assert!(!proxy.fence.is_missing());
 }
@@ -38,7 +38,7 @@ async fn a_database_without_schema_fences_nothing_unless_a_fenced_table_exists()
         (Found::Unprepared, true, true, false),
         (Found::Unprepared, false, true, true),
     ] {
-        proxy.server.is_found(found);
+        proxy.server.set_found(found);
         has_tables(tables);
         let asked = proxy.fence.has_epoch(&proxy.resource("notes")).await.map_err(|error| error.to_string());
         assert_eq!(asked, if unprepared { Err(UNPREPARED.to_owned()) } else { Ok(false) });
@@ -52,13 +52,13 @@ async fn fenced_tables_are_known_from_the_last_catalog_read() {
     let fenced = Fenced(&proxy.policies.resources);
     let has_tables = || proxy.fence.policies.has_fenced_tables();
     proxy.fence.policies.set_fenced_tables(true);
-    proxy.server.is_found(Found::Missing);
+    proxy.server.set_found(Found::Missing);
     assert_eq!(proxy.fence.catalog(fenced).await.unwrap_err().to_string(), MISSING);
     assert_eq!(proxy.fence.dependencies(fenced).await.unwrap_err().to_string(), MISSING);
     let of_session = proxy.fence.catalog_of_session(fenced, "pg_temp_3").await.unwrap_err().to_string();
     assert_eq!(of_session, format!("{MISSING}, with the temporary relations of this session (schema pg_temp_3)"));
     assert!(has_tables());
-    proxy.server.is_found(Found::Nothing);
+    proxy.server.set_found(Found::Nothing);
     assert!(!proxy.fence.catalog(fenced).await.unwrap().has_fenced_tables());
     assert!(!has_tables());
 }
@@ -68,18 +68,18 @@ async fn a_reset_reports_a_missing_or_unprepared_database() {
     let proxy = Proxy::start(&server(), "one").await;
     let notes = proxy.resource("notes");
     let reset = async || proxy.fence.reset(&notes, 3, "operator", true).await.unwrap_err();
-    proxy.server.is_found(Found::Missing);
+    proxy.server.set_found(Found::Missing);
     assert_eq!(reset().await, ResetError::NoDatabase);
     let client = proxy.client(1);
     assert_eq!(reset().await.to_string(), MISSING, "the database has a session");
     drop(client);
-    proxy.server.is_found(Found::Unprepared);
+    proxy.server.set_found(Found::Unprepared);
     assert_eq!(reset().await, ResetError::Unprepared);
     // Other failures do not show whether the schema exists.
     proxy.fence.store.keep_closed(Some(Instant::now() + Duration::from_secs(1)));
     assert_eq!(reset().await, ResetError::Store(StoreError::Vacated));
     proxy.fence.store.keep_closed(None);
-    proxy.server.is_found(Found::Nothing);
+    proxy.server.set_found(Found::Nothing);
     assert_eq!(reset().await, ResetError::NoEpoch, "the reset does not report an earlier failure");
 }
 
@@ -98,7 +98,7 @@ async fn a_control_connection_failure_is_logged_once() {
         (Found::Unprepared, false),
     ] {
         proxy.fence.policies.set_fenced_tables(tables);
-        proxy.server.is_found(found);
+        proxy.server.set_found(found);
         sleep(Duration::from_secs(10)).await;
     }
     let text = log.end();

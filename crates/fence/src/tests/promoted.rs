@@ -87,11 +87,11 @@ async fn a_confirmation_does_not_cover_lower_epochs() {
     proxy.election.elects(Some(48));
     let server = proxy.server.clone();
     // The proxy loses its connection before the Publish, and its next connection fails.
-    server.is_found(crate::store::Found::Nothing);
-    proxy.server.meanwhile(move || server.is_found(crate::store::Found::Missing));
+    server.set_found(crate::store::Found::Nothing);
+    proxy.server.meanwhile(move || server.set_found(crate::store::Found::Missing));
     let leader = client_of(&proxy, 2, "2");
     assert_ne!(proxy.admit(&leader, "jobs", 48).await, "admitted");
-    proxy.server.is_found(crate::store::Found::Nothing);
+    proxy.server.set_found(crate::store::Found::Nothing);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(proxy.epoch("jobs"), Some(epoch(1, 47)));
     let stale = "token 47 for resource jobs is lower than 48, the highest seen";

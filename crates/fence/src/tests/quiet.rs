@@ -25,7 +25,7 @@ async fn each_listening_connection_has_a_new_number() {
 #[tokio::test(start_paused = true)]
 async fn applying_policies_that_cannot_be_recorded_fails() {
     let (server, policies) = (server(), policies(POLICIES));
-    server.is_found(crate::store::Found::Missing);
+    server.set_found(crate::store::Found::Missing);
     let applied = database(&server).apply_policy(&policies.resources).await;
     assert_eq!(applied.unwrap_err().to_string(), "database \"memory\" does not exist");
 }
