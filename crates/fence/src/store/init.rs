@@ -211,8 +211,8 @@ async fn create(client: &Client, role: Option<&str>, leases: &str, effect: Effec
     let facts = sql_file!("init/facts.sql").with(&[]);
     let facts = refused("read the catalog", query_rows(client, &facts).await)?;
     let fact = |name| facts.first().and_then(|row| column(row, name));
-    let lent = lent(client, role.or(fact("owner")).unwrap_or_default()).await?;
-    let (Before { owner, version, .. }, script) = create_schema(client, role, leases, &lent, effect).await?;
+    let temporary = temporary_grants(client, role.or(fact("owner")).unwrap_or_default()).await?;
+    let (Before { owner, version, .. }, script) = create_schema(client, role, leases, &temporary, effect).await?;
     let owner = role.map(str::to_owned).or(owner).or(fact("me").map(str::to_owned)).unwrap_or_default();
     let versions = version.as_deref().and_then(version_number).zip(version_number(VERSION));
     let versions = versions.filter(|(before, now)| before != now);
@@ -286,19 +286,19 @@ async fn look(client: &Client, role: Option<&str>) -> Result<Before, tokio_postg
 /// Temporary grants to the connecting role and the control role during the creation of the schema, and the statements that
 /// revoke them. Only a superuser can transfer objects without them: other roles must be members of the new owner, which needs
 /// CREATE on the database.
-struct Lent {
-    give: Vec<String>,
-    take_back: Vec<String>,
+struct TemporaryGrants {
+    grants: Vec<String>,
+    revokes: Vec<String>,
 }
 
-async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
+async fn temporary_grants(client: &Client, role: &str) -> Result<TemporaryGrants, InitError> {
     // Never repeat an existing grant: the later REVOKE would remove it.
     let facts = sql_file!("init/privileges.sql").with(&[("owner_role", Text(role))]);
     let facts = refused("read the role's privileges", query_rows(client, &facts).await)?;
     let is = |name| facts.iter().any(|row| is_true(row, name));
-    let mut lent = Lent { give: Vec::new(), take_back: Vec::new() };
+    let mut temporary = TemporaryGrants { grants: Vec::new(), revokes: Vec::new() };
     if is("is_enough") {
-        return Ok(lent);
+        return Ok(temporary);
     }
     let fact = |name| facts.first().and_then(|row| column(row, name)).unwrap_or_default();
     let (owner, me, database) = (quote_name(role), fact("me"), fact("database"));
@@ -307,14 +307,14 @@ async fn lent(client: &Client, role: &str) -> Result<Lent, InitError> {
         if is("is_superuser") {
             return Err(InitError::Superuser(role.to_owned()));
         }
-        lent.give.push(format!("GRANT {owner} TO {me}"));
-        lent.take_back.push(format!("REVOKE {owner} FROM {me}"));
+        temporary.grants.push(format!("GRANT {owner} TO {me}"));
+        temporary.revokes.push(format!("REVOKE {owner} FROM {me}"));
     }
     if !is("creates") {
-        lent.give.push(format!("GRANT CREATE ON DATABASE {database} TO {owner}"));
-        lent.take_back.push(format!("REVOKE CREATE ON DATABASE {database} FROM {owner}"));
+        temporary.grants.push(format!("GRANT CREATE ON DATABASE {database} TO {owner}"));
+        temporary.revokes.push(format!("REVOKE CREATE ON DATABASE {database} FROM {owner}"));
     }
-    Ok(lent)
+    Ok(temporary)
 }
 
 /// Creates or upgrades the schemas. A wait for a table's lock blocks all later requests, above all every Admit. Each wait is
@@ -323,14 +323,14 @@ async fn create_schema(
     client: &Client,
     role: Option<&str>,
     leases: &str,
-    lent: &Lent,
+    temporary: &TemporaryGrants,
     effect: Effect,
 ) -> Result<(Before, Script), InitError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         begin(client, effect, deadline).await?;
         let mut script = Script::default();
-        let attempted = attempt(client, &mut script, role, leases, lent).await;
+        let attempted = attempt(client, &mut script, role, leases, temporary).await;
         let error = match attempted {
             Ok(Before { stranger: Some(owner), .. }) => return Err(InitError::Foreign(owner)),
             Ok(before) => match script.end(client, effect).await {
@@ -340,8 +340,8 @@ async fn create_schema(
             Err(error) => error,
         };
         refused("roll back", client.batch_execute("ROLLBACK").await)?;
-        if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) && !lent.give.is_empty() {
-            return Err(InitError::NotAllowed(error, lent.give.clone()));
+        if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) && !temporary.grants.is_empty() {
+            return Err(InitError::NotAllowed(error, temporary.grants.clone()));
         }
         // INTERNAL_ERROR: "tuple concurrently updated", if another init grants at the same time. Duplicates: another role has
         // created the schema in the meantime.
@@ -368,7 +368,7 @@ async fn attempt(
     script: &mut Script,
     role: Option<&str>,
     leases: &str,
-    lent: &Lent,
+    temporary: &TemporaryGrants,
 ) -> Result<Before, tokio_postgres::Error> {
     let before = look(client, role).await?;
     if before.stranger.is_some() {
@@ -381,18 +381,19 @@ async fn attempt(
     let of_state = role.or(before.owner.as_deref().filter(|_| !before.has_state)).map(quote_name);
     // The new owner of an object needs CREATE on its schema. The schema of the tables is transferred last: a role that does
     // not inherit the new owner's privileges could no longer name the tables.
-    let give = role.map_or_else(String::new, |role| format!("; ALTER SCHEMA fencegate OWNER TO {}", quote_name(role)))
+    let transfer = role
+        .map_or_else(String::new, |role| format!("; ALTER SCHEMA fencegate OWNER TO {}", quote_name(role)))
         + &of_state
             .as_ref()
             .map_or_else(String::new, |owner| format!("; GRANT CREATE ON SCHEMA fencegate_state TO {owner}"));
-    script.run(client, &format!("{}{create}{SCHEMA}{give}", all(&lent.give))).await?;
+    script.run(client, &format!("{}{create}{SCHEMA}{transfer}", all(&temporary.grants))).await?;
     let changes = match role.or(before.owner.as_deref()) {
         Some(owner) => changes_of_owner(client, owner, role.is_none().then_some(&before)).await?,
         None => String::new(),
     };
-    let give_state =
+    let transfer_state =
         of_state.map_or_else(String::new, |owner| format!("ALTER SCHEMA fencegate_state OWNER TO {owner}; "));
-    script.run(client, &format!("{changes}{give_state}{leases}{}", all(&lent.take_back))).await?;
+    script.run(client, &format!("{changes}{transfer_state}{leases}{}", all(&temporary.revokes))).await?;
     Ok(before)
 }
 
@@ -424,15 +425,16 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
     let client = open(config).await?;
     let owner = "SELECT pg_get_userbyid(nspowner) AS owner FROM pg_namespace WHERE nspname = 'fencegate'";
     let owner = refused("read the catalog", query_rows(&client, owner).await)?;
-    let lent = lent(&client, owner.first().and_then(|row| column(row, "owner")).unwrap_or_default()).await?;
+    let temporary =
+        temporary_grants(&client, owner.first().and_then(|row| column(row, "owner")).unwrap_or_default()).await?;
     let grant = format!(
         "SET LOCAL lock_timeout = {}; {}{}\
          SELECT pattern FROM fencegate_state.lease_grant WHERE role = {}::regrole ORDER BY pattern; {}COMMIT",
         PATIENCE.as_millis(),
-        all(&lent.give),
+        all(&temporary.grants),
         lease_grants(role, elections),
         quote(&quote_name(role)),
-        all(&lent.take_back)
+        all(&temporary.revokes)
     );
     begin(&client, Effect::Commit, Instant::now() + PATIENCE).await?;
     let rows = refused("grant the leases to the role", query_rows(&client, &grant).await)?;
