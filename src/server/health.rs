@@ -15,7 +15,7 @@ use crate::state::server_table::ServerState;
 use crate::state::shared::Shared;
 use fencegate_fence::session::Token;
 use fencegate_fence::store::StoreError;
-use fencegate_fence::{Leaders, Leased, Need, Rise, followed_leader, probe};
+use fencegate_fence::{EpochChange, Leaders, Leased, Need, followed_leader, probe};
 use fencegate_policy::{PolicySet, Resource};
 use fencegate_postgres::tls::ControlConfig;
 use std::cmp::Reverse;
@@ -305,19 +305,19 @@ fn fence_status(
 }
 
 fn advances(database: &SharedDatabase) -> Vec<AdvanceStatus> {
-    let rises = database.fence.rises().into_iter();
-    let advance = |it: Rise| AdvanceStatus {
+    let changes = database.fence.epoch_changes().into_iter();
+    let advance = |it: EpochChange| AdvanceStatus {
         time: it.time,
         database: database.fence.name().to_owned(),
         resource: it.resource,
         epochs: (it.before, it.after),
     };
-    rises.map(advance).collect()
+    changes.map(advance).collect()
 }
 
-/// The fence of each resource: how it rose, or the highest token if it has not risen.
+/// The fence of each resource: its epoch changes, or the highest token if there are none.
 fn fence_events(database: &SharedDatabase) -> Vec<Event> {
-    let rises = database.fence.rises();
+    let changes = database.fence.epoch_changes();
     let of = |kind, at, resource: &str, token| Event {
         database: Some(database.fence.name().to_owned()),
         resource: Some(resource.to_owned()),
@@ -326,14 +326,14 @@ fn fence_events(database: &SharedDatabase) -> Vec<Event> {
     };
     let mut events = Vec::new();
     for (resource, token) in database.fence.known_tokens() {
-        let first = rises.iter().find(|it| it.resource == resource);
+        let first = changes.iter().find(|it| it.resource == resource);
         let before = first.map_or(Some(token), |it| it.before.map(|it| it.token));
         events.extend(before.map(|token| of(Kind::FenceAdvanced, 0, &resource, token)));
     }
-    for rise in &rises {
-        let is_reset = rise.before.is_some_and(|it| it.generation < rise.after.generation);
+    for change in &changes {
+        let is_reset = change.before.is_some_and(|it| it.generation < change.after.generation);
         let kind = if is_reset { Kind::FenceReset } else { Kind::FenceAdvanced };
-        events.push(of(kind, micros(rise.time), &rise.resource, rise.after.token));
+        events.push(of(kind, micros(change.time), &change.resource, change.after.token));
     }
     events
 }

@@ -85,7 +85,7 @@ pub use database::{Database, Registration};
 pub use enforcement::RecordError;
 pub use fence_error::{CutOff, FenceError, Issued, stale};
 pub use issuer::{UnknownLeader, followed_leader};
-pub use memory::Rise;
+pub use memory::EpochChange;
 pub use obstacle::{Blocker, Obstacle, ProcessFault, Remedy};
 pub use raising::{Claim, Raise};
 pub use reset::{Reset, ResetError};

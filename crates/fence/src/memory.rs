@@ -21,8 +21,8 @@ use tokio::time::Instant;
 const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 /// Maximum number of unread notifications. More are replaced by "read everything again".
 const MOST_NEWS: usize = 1024;
-/// Maximum number of rises that are kept, the latest ones.
-const MOST_RISES: usize = 100;
+/// Number of epoch changes that are kept, the latest ones.
+const MAX_EPOCH_CHANGES: usize = 100;
 
 /// The epochs last read, and whether they can be used.
 #[derive(Debug, Default)]
@@ -41,12 +41,12 @@ pub(super) struct Memory {
     /// Notified when a catalog change was announced.
     pub(super) catalog: tokio::sync::Notify,
     /// The latest last.
-    rises: Mutex<VecDeque<Rise>>,
+    epoch_changes: Mutex<VecDeque<EpochChange>>,
 }
 
 /// A fence was raised, by any proxy, or reset.
 #[derive(Clone, Debug)]
-pub struct Rise {
+pub struct EpochChange {
     /// When this proxy read the new epoch.
     pub time: SystemTime,
     /// The resource.
@@ -77,27 +77,27 @@ impl Memory {
         if before.is_none_or(|(before, _)| before != epoch) {
             self.changed.notify_one();
         }
-        // The first epoch read for a resource may be old, so it is not a rise.
+        // The first epoch read for a resource may be old, so it does not count as a change.
         if let Some((before, _)) = before.filter(|it| it.0 != epoch) {
-            self.rose(resource, Some(before), epoch);
+            self.record_epoch_change(resource, Some(before), epoch);
         }
     }
 
     /// Records that the fence was raised to this epoch. Ignores repeated reports.
-    pub(super) fn rose(&self, resource: &str, before: Option<Epoch>, after: Epoch) {
-        let mut rises = self.rises.lock();
-        if rises.iter().any(|it| it.resource == resource && it.after == after) {
+    pub(super) fn record_epoch_change(&self, resource: &str, before: Option<Epoch>, after: Epoch) {
+        let mut changes = self.epoch_changes.lock();
+        if changes.iter().any(|it| it.resource == resource && it.after == after) {
             return;
         }
-        if rises.len() >= MOST_RISES {
-            rises.pop_front();
+        if changes.len() >= MAX_EPOCH_CHANGES {
+            changes.pop_front();
         }
-        rises.push_back(Rise { time: SystemTime::now(), resource: resource.to_owned(), before, after });
+        changes.push_back(EpochChange { time: SystemTime::now(), resource: resource.to_owned(), before, after });
     }
 
     /// The latest last.
-    pub(super) fn rises(&self) -> Vec<Rise> {
-        self.rises.lock().iter().cloned().collect()
+    pub(super) fn epoch_changes(&self) -> Vec<EpochChange> {
+        self.epoch_changes.lock().iter().cloned().collect()
     }
 
     /// Records that the resource has no epoch row (any more).

@@ -114,7 +114,7 @@ impl<'a> Advance<'a> {
     pub(super) fn log_advanced(&self, waited: Duration) {
         let Advance { context, resource, to: Epoch { generation, token }, .. } = self;
         context.environment.metrics.advances.inc();
-        context.memory.rose(&resource.name, None, self.to);
+        context.memory.record_epoch_change(&resource.name, None, self.to);
         // All keys of a resource share one log limit, because their number is unbounded.
         if context.environment.log_limit.allows("fence_advanced", resource.lock_name()) {
             let (database, resource) = (context.environment.name.as_str(), resource.name.as_str());

@@ -13,7 +13,7 @@ use super::Database;
 use crate::enforcement::{self, RecordError};
 use crate::fence_error::{CutOff, FenceError};
 use crate::issuer::{self, UnknownLeader};
-use crate::memory::Rise;
+use crate::memory::EpochChange;
 use crate::raising::Raise;
 use crate::reset::{self, Reset, ResetError};
 use crate::session::{Epoch, SessionFence, Token};
@@ -158,8 +158,8 @@ impl Database {
     }
 
     /// The fences that any proxy raised or reset recently, as far as this one has read them. The latest is last.
-    pub fn rises(&self) -> Vec<Rise> {
-        self.memory.rises()
+    pub fn epoch_changes(&self) -> Vec<EpochChange> {
+        self.memory.epoch_changes()
     }
 }
 

@@ -74,14 +74,17 @@ fn each_rise_is_kept_once_up_to_a_limit() {
     let memory = Memory::default();
     let epoch = |token| Epoch { generation: 1, token };
     memory.learn("r", epoch(1));
-    assert!(memory.rises().is_empty(), "the epoch may be old");
-    memory.rose("r", None, epoch(1));
+    assert!(memory.epoch_changes().is_empty(), "the epoch may be old");
+    memory.record_epoch_change("r", None, epoch(1));
     memory.learn("r", epoch(2));
-    memory.rose("r", Some(epoch(1)), epoch(2));
-    let rises: Vec<_> = memory.rises().iter().map(|it| (it.before, it.after)).collect();
-    assert_eq!(rises, [(None, epoch(1)), (Some(epoch(1)), epoch(2))]);
+    memory.record_epoch_change("r", Some(epoch(1)), epoch(2));
+    let changes: Vec<_> = memory.epoch_changes().iter().map(|it| (it.before, it.after)).collect();
+    assert_eq!(changes, [(None, epoch(1)), (Some(epoch(1)), epoch(2))]);
     (3..300).for_each(|token| memory.learn("r", epoch(token)));
-    assert_eq!((memory.rises().len(), memory.rises().last().unwrap().after), (MOST_RISES, epoch(299)));
+    assert_eq!(
+        (memory.epoch_changes().len(), memory.epoch_changes().last().unwrap().after),
+        (MAX_EPOCH_CHANGES, epoch(299))
+    );
 }
 
 #[test]

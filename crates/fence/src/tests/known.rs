@@ -88,7 +88,7 @@ async fn a_token_raised_by_another_proxy_is_received() {
     let received = until(|| one.fence.known_stale("notes", 5).is_some()).await;
     assert!(received < Duration::from_millis(100), "{received:?}");
     changed.await.unwrap();
-    assert_eq!(one.fence.rises().last().map(|it| it.after), Some(epoch(1, 6)));
+    assert_eq!(one.fence.epoch_changes().last().map(|it| it.after), Some(epoch(1, 6)));
 }
 
 /// After a gap in notifications, a proxy reads the changes that it missed: of its own admissions, and of all resources

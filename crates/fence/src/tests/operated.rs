@@ -111,10 +111,11 @@ async fn a_reset_may_lower_the_token_in_a_new_generation() {
     assert_eq!(proxy.admit(&old, "notes", 3).await, "admitted");
     assert_eq!(reset(12, false).await, Ok(Reset { before: epoch(2, 3), after: epoch(3, 12) }));
     assert_eq!(proxy.fence.known_tokens(), [("notes".to_owned(), 12)]);
-    let rises: Vec<_> = proxy.fence.rises().into_iter().map(|it| (it.resource, it.before, it.after)).collect();
+    let changes: Vec<_> =
+        proxy.fence.epoch_changes().into_iter().map(|it| (it.resource, it.before, it.after)).collect();
     let notes = "notes".to_owned();
-    assert_eq!(rises[0], (notes.clone(), None, epoch(1, 9)));
-    assert_eq!(rises.last(), Some(&(notes, Some(epoch(2, 3)), epoch(3, 12))));
+    assert_eq!(changes[0], (notes.clone(), None, epoch(1, 9)));
+    assert_eq!(changes.last(), Some(&(notes, Some(epoch(2, 3)), epoch(3, 12))));
 }
 
 #[tokio::test(start_paused = true)]
