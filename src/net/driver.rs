@@ -375,9 +375,10 @@ impl Performing {
                 let check = context.foreign_databases(databases, role).map(Done::CheckedOwner);
                 (Done::CheckedOwner(HashSet::new()), background.spawn(check))
             }
-            Task::LeaveAlone(alone, role) => {
-                (Done::LeftAlone, background.spawn(context.leave_alone(alone, role).map(|()| Done::LeftAlone)))
-            }
+            Task::VacateDatabase(wanted, role) => (
+                Done::VacatedDatabase,
+                background.spawn(context.vacate_database(wanted, role).map(|()| Done::VacatedDatabase)),
+            ),
             Task::ParsePermit { apart } => {
                 (Done::ParsePermit(None), tokio::spawn(context.wait_for_parse_permit(apart).map(Done::ParsePermit)))
             }

@@ -16,7 +16,7 @@ use fencegate_session::pending_definitions::PendingDefinitions;
 use fencegate_session::rejection::Rejection;
 use fencegate_session::task::{ParsePermit, Room};
 use fencegate_session::{Host, Task};
-use fencegate_statement::{Alone, Analysis, Lexing, Statement, reader_process};
+use fencegate_statement::{Analysis, ExclusiveUse, Lexing, Statement, reader_process};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -168,9 +168,9 @@ impl Context {
 
     /// Closes the control connections to a database for a statement that needs it without other connections.
     /// Cancel-safe.
-    pub fn leave_alone(&self, wanted: Alone, role: Role) -> impl Future<Output = ()> + use<> {
+    pub fn vacate_database(&self, wanted: ExclusiveUse, role: Role) -> impl Future<Output = ()> + use<> {
         let (shared, from) = (self.shared.clone(), self.database().name().to_owned());
-        async move { shared.leave_alone(&wanted, &role, &from).await }
+        async move { shared.vacate_database(&wanted, &role, &from).await }
     }
 
     /// The databases among these that the role may not drop, rename or move. Cancel-safe.

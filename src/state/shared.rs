@@ -29,7 +29,7 @@ use fencegate_leader::etcd::{Etcd, EtcdMembers};
 use fencegate_policy::PolicySet;
 use fencegate_postgres::tls::ControlConfig;
 use fencegate_statement::reader_process::READERS;
-use fencegate_statement::{Alone, Cache};
+use fencegate_statement::{Cache, ExclusiveUse};
 use parking_lot::{Mutex, RwLock};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -352,8 +352,8 @@ impl Shared {
     }
 
     /// Closes the control connections to a database before a statement that needs the database alone, see
-    /// [`Database::close_for`]. `from`: the database of the statement's session. Cancel-safe.
-    pub async fn leave_alone(&self, wanted: &Alone, role: &Role, from: &str) {
+    /// [`Database::vacate`]. `from`: the database of the statement's session. Cancel-safe.
+    pub async fn vacate_database(&self, wanted: &ExclusiveUse, role: &Role, from: &str) {
         if wanted.database == self.settings().control_database() {
             self.servers.release();
         }
@@ -361,7 +361,7 @@ impl Shared {
         let is_own = wanted.database == from;
         // The server never drops the session's own database, so its connections may stay open.
         if let Some(database) = known.filter(|_| wanted.is_copied || !is_own) {
-            database.close_for(role, wanted.by_force, is_own).await;
+            database.vacate(role, wanted.by_force, is_own).await;
         }
     }
 

@@ -146,7 +146,7 @@ impl<H: Host> Session<H> {
             Done::ParsePermit(permit) => self.message.text.permit = permit,
             Done::Room(room) => self.message.room = room.into(),
             Done::CheckedOwner(foreign) => self.message.facts.foreign_databases = Some(foreign),
-            Done::LeftAlone => self.message.facts.is_left_alone = true,
+            Done::VacatedDatabase => self.message.facts.is_vacated = true,
             Done::Tried => {}
         }
     }

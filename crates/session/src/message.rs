@@ -107,7 +107,7 @@ pub(super) struct Facts {
     /// The databases, among those that must have no other connections, that its role may not drop, rename or move.
     pub(super) foreign_databases: Option<HashSet<String>>,
     /// Set when the control connections to the database that it needs alone are closed.
-    pub(super) is_left_alone: bool,
+    pub(super) is_vacated: bool,
     /// Why an Admit for it has failed.
     pub(super) refused: Option<FenceError>,
     /// The server's answer to the current question, so far.
@@ -274,7 +274,7 @@ impl Message {
                     role: Asked::Not,
                     path: None,
                     foreign_databases: None,
-                    is_left_alone: false,
+                    is_vacated: false,
                     refused: None,
                     answer,
                 },

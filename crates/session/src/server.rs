@@ -8,7 +8,7 @@ use super::pipeline::request::planning_may_set_parameter;
 use super::pipeline::{Audience, Request, is_own, is_raised};
 use super::session::{End, HIGH_WATER, LITTLE, Life, Session, frame_of};
 use bytes::{BufMut, BytesMut};
-use fencegate_statement::{Alone, Statement, TransactionEffect};
+use fencegate_statement::{ExclusiveUse, Statement, TransactionEffect};
 use fencegate_wire::error::{ErrorText, Severity, field, fields};
 use fencegate_wire::frame::{HEADER, Header, body, put_frame};
 use fencegate_wire::message::{self, Status};
@@ -198,7 +198,7 @@ impl<H: Host> Session<H> {
         let may_commit = !rolled_back && (statement.may_commit() || !self.host.is_fenced());
         self.transaction.note_completed(may_commit, statement.changes_catalog);
         self.settings.completed(statement, rolled_back);
-        if let Some(Alone { database, .. }) = &statement.needs_database_alone {
+        if let Some(ExclusiveUse { database, .. }) = &statement.needs_database_alone {
             self.host.forget_database(database);
         }
         if matches!(statement.transaction, TransactionEffect::Commit | TransactionEffect::Rollback) {

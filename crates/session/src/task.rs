@@ -3,7 +3,7 @@
 use super::judge::need::Need;
 use super::pending_definitions::CatalogRequest;
 use fencegate_fence::{Claim, FenceError, Role};
-use fencegate_statement::Alone;
+use fencegate_statement::ExclusiveUse;
 use std::any::Any;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum Task {
     CheckOwner(Vec<String>, Role),
     /// Close the control connections to a database for a statement of that role that needs it without other
     /// connections.
-    LeaveAlone(Alone, Role),
+    VacateDatabase(ExclusiveUse, Role),
     /// Wait for a permit to parse a text that may take long; `apart`: in another process.
     ParsePermit { apart: bool },
     /// Wait for room for a message of `bytes`, with `there` of them received. `behind`: it follows messages that the
@@ -34,7 +34,7 @@ pub enum Done {
     /// The databases that the role may not drop, rename or move.
     CheckedOwner(HashSet<String>),
     /// The control connections to the database are closed.
-    LeftAlone,
+    VacatedDatabase,
     /// The outcome does not matter: the message is judged again.
     Tried,
     /// None: the session must not parse the text.

@@ -360,8 +360,8 @@ impl<H: Host> Session<H> {
         let is_unchecked = facts.foreign_databases.is_none() && !owned.is_empty();
         let is_foreign = facts.foreign_databases.as_ref().is_some_and(|foreign| !foreign.is_empty());
         let can_run = self.transaction.status() == Status::Idle && self.pipeline.part() != Part::Executed;
-        let is_to_leave = statements.len() == 1 && can_run && !is_foreign && !facts.is_left_alone;
-        if self.settings.parameter.refuses(&statements[0]) || !is_unchecked && !is_to_leave {
+        let is_to_vacate = statements.len() == 1 && can_run && !is_foreign && !facts.is_vacated;
+        if self.settings.parameter.refuses(&statements[0]) || !is_unchecked && !is_to_vacate {
             return None;
         }
         // Earlier statements of the string may change the role. After an Execute of the proxy, which begins a pipeline,
@@ -373,7 +373,7 @@ impl<H: Host> Session<H> {
             Asked::Not | Asked::Due => return Some(self.query_role()),
         };
         self.request(match &statements[last].needs_database_alone {
-            Some(wanted) if !is_unchecked => Task::LeaveAlone(wanted.clone(), role),
+            Some(wanted) if !is_unchecked => Task::VacateDatabase(wanted.clone(), role),
             _ => Task::CheckOwner(owned.into_iter().map(str::to_owned).collect(), role),
         });
         Some(Verdict::Hold)

@@ -6,7 +6,7 @@
 use super::facts::{parts, string};
 use super::query::{Walk, range_var};
 use super::rows::UNNEST;
-use super::{Alone, OpaqueReason, Operation, Redirect, RelationName, Statement, StatementKind, own};
+use super::{ExclusiveUse, OpaqueReason, Operation, Redirect, RelationName, Statement, StatementKind, own};
 use pg_query::NodeEnum as N;
 use pg_query::protobuf::{
     AlterDatabaseStmt, AlterDomainStmt, AlterObjectSchemaStmt, AlterTableCmd, AlterTableStmt, AlterTableType,
@@ -316,7 +316,7 @@ pub(super) fn rename(rename: &RenameStmt, into: &mut Statement) -> StatementKind
     match rename.rename_type() {
         ObjectType::ObjectSchema => into.set_opaque(OpaqueReason::SchemaRenamed),
         ObjectType::ObjectAttribute => into.set_opaque(OpaqueReason::TablesOfType),
-        ObjectType::ObjectDatabase => into.needs_database_alone = alone(&rename.subname),
+        ObjectType::ObjectDatabase => into.needs_database_alone = exclusive_use(&rename.subname),
         _ => write(&rename.relation, Operation::Ddl, into),
     }
     if is_relation(rename.rename_type())
@@ -353,13 +353,13 @@ pub(super) fn set_schema(alter: &AlterObjectSchemaStmt, into: &mut Statement) ->
 /// The template must have no other connection. The default template is `template1`.
 pub(super) fn create_database(create: &CreatedbStmt, into: &mut Statement) -> StatementKind {
     let template = option(&create.options, "template").and_then(string).unwrap_or("template1");
-    into.needs_database_alone = Some(Alone { database: template.to_owned(), by_force: false, is_copied: true });
+    into.needs_database_alone = Some(ExclusiveUse { database: template.to_owned(), by_force: false, is_copied: true });
     StatementKind::CreateDatabase
 }
 
 pub(super) fn alter_database(alter: &AlterDatabaseStmt, into: &mut Statement) -> StatementKind {
     if option(&alter.options, "tablespace").is_some() {
-        into.needs_database_alone = alone(&alter.dbname);
+        into.needs_database_alone = exclusive_use(&alter.dbname);
     }
     StatementKind::AlterDatabase
 }
@@ -367,12 +367,12 @@ pub(super) fn alter_database(alter: &AlterDatabaseStmt, into: &mut Statement) ->
 pub(super) fn drop_database(drop: &DropdbStmt, into: &mut Statement) -> StatementKind {
     // FORCE is the only existing option.
     let by_force = !drop.options.is_empty();
-    into.needs_database_alone = Some(Alone { database: drop.dbname.clone(), by_force, is_copied: false });
+    into.needs_database_alone = Some(ExclusiveUse { database: drop.dbname.clone(), by_force, is_copied: false });
     StatementKind::DropDatabase
 }
 
-fn alone(database: &str) -> Option<Alone> {
-    Some(Alone { database: database.to_owned(), by_force: false, is_copied: false })
+fn exclusive_use(database: &str) -> Option<ExclusiveUse> {
+    Some(ExclusiveUse { database: database.to_owned(), by_force: false, is_copied: false })
 }
 
 fn option<'o>(options: &'o [Node], name: &str) -> Option<&'o Node> {

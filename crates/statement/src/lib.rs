@@ -254,12 +254,12 @@ pub struct Statement {
     /// ends.
     pub redirects: Vec<Redirect>,
     /// A database that must have no other connection while this runs: `DROP DATABASE x`, `CREATE DATABASE y TEMPLATE x`, `ALTER DATABASE x RENAME/SET TABLESPACE`.
-    pub needs_database_alone: Option<Alone>,
+    pub needs_database_alone: Option<ExclusiveUse>,
 }
 
 /// A database that a statement needs without other connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Alone {
+pub struct ExclusiveUse {
     /// The database's name.
     pub database: String,
     /// True if the server ends the other connections: `DROP DATABASE x WITH (FORCE)`.

@@ -59,7 +59,7 @@ impl Hosting {
                 Done::Tried
             }),
             Task::CheckOwner(..) => tokio::spawn(async { Done::CheckedOwner(HashSet::new()) }),
-            Task::LeaveAlone(..) => tokio::spawn(async { Done::LeftAlone }),
+            Task::VacateDatabase(..) => tokio::spawn(async { Done::VacatedDatabase }),
             Task::ParsePermit { apart } => {
                 let mut dice = self.chances.next();
                 tokio::spawn(async move {

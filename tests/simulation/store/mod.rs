@@ -361,8 +361,8 @@ impl Store for Reached {
         self.look(self.inner.foreign_databases(role, databases)).await
     }
 
-    async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
-        self.look(self.inner.may_have_alone(role, by_force)).await
+    async fn may_drop_database(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
+        self.look(self.inner.may_drop_database(role, by_force)).await
     }
 
     fn found(&self) -> Found {

@@ -187,12 +187,12 @@ impl Database {
     ///
     /// If the role cannot be checked, the connections stay open. The server then refuses the statement, which can be retried.
     /// Cancel-safe.
-    pub async fn close_for(&self, role: &Role, by_force: bool, from_here: bool) {
+    pub async fn vacate(&self, role: &Role, by_force: bool, from_here: bool) {
         if !self.store.is_open() {
             return;
         }
         let has_others = self.sessions.len() > usize::from(from_here);
-        if !self.context().store().may_have_alone(role, by_force && has_others).await.unwrap_or(false) {
+        if !self.context().store().may_drop_database(role, by_force && has_others).await.unwrap_or(false) {
             return;
         }
         let until = Instant::now() + SERVER_WAITS;

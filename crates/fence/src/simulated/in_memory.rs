@@ -473,11 +473,11 @@ impl Store for InMemory {
     }
 
     async fn foreign_databases(&self, role: &Role, databases: &[String]) -> Result<HashSet<String>, StoreError> {
-        let is_permitted = self.may_have_alone(role, false).await?;
+        let is_permitted = self.may_drop_database(role, false).await?;
         Ok(databases.iter().filter(|_| !is_permitted).cloned().collect())
     }
 
-    async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
+    async fn may_drop_database(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
         let (Role::Current(role) | Role::AnyOf(role)) = role;
         let state = self.connected()?;
         let is_refused = state.forbidden.contains(role) || by_force && state.harmless.contains(role);

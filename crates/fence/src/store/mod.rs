@@ -215,7 +215,7 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Returns true if the role may drop the database. With `by_force`, the role must also be allowed to terminate every other
     /// session in it, and the server must be able to.
-    async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError>;
+    async fn may_drop_database(&self, role: &Role, by_force: bool) -> Result<bool, StoreError>;
 
     /// The state of the database according to the latest attempts to connect.
     fn found(&self) -> Found;

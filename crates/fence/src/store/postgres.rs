@@ -422,7 +422,7 @@ impl Store for Postgres {
         self.read(&sql::privilege::foreign_databases(role, databases), |row| text(row, "datname")).await
     }
 
-    async fn may_have_alone(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
+    async fn may_drop_database(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
         let answers = if by_force {
             // Let no connection open meanwhile, so that the answer covers all connections of this proxy.
             let _none_passes =

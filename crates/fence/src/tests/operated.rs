@@ -267,7 +267,7 @@ async fn control_connections_close_for_a_statement_that_needs_the_database_alone
         let own = from_here.then(|| proxy.client(1));
         let mut other = others.then(|| proxy.client(2));
         assert!(proxy.fence.store.is_open());
-        proxy.fence.close_for(&owner(role), by_force, from_here).await;
+        proxy.fence.vacate(&owner(role), by_force, from_here).await;
         let what = format!("{role} {by_force} {from_here} {others}");
         assert_eq!(!proxy.fence.store.is_open(), closes, "{what}");
         // After the last session the connections close immediately, while the statement waits.

@@ -178,12 +178,12 @@ async fn connections_stay_closed_as_long_as_the_server_waits() {
     let proxy = Proxy::start(&server(), "one").await;
     let _client = proxy.client(1);
     assert!(!proxy.fence.vacating.lasts());
-    proxy.fence.close_for(&Role::Current("owner".to_owned()), false, false).await;
+    proxy.fence.vacate(&Role::Current("owner".to_owned()), false, false).await;
     for (millis, lasts) in [(0, true), (4_999, true), (1, false), (1, false)] {
         tokio::time::advance(Duration::from_millis(millis)).await;
         assert_eq!(proxy.fence.vacating.lasts(), lasts);
     }
-    proxy.fence.close_for(&Role::Current("owner".to_owned()), false, false).await;
+    proxy.fence.vacate(&Role::Current("owner".to_owned()), false, false).await;
     assert!(proxy.fence.vacating.lasts());
     proxy.fence.end_vacating();
     assert!(!proxy.fence.vacating.lasts());
@@ -199,7 +199,7 @@ async fn a_role_that_may_not_terminate_others_drops_only_an_unused_database_by_f
         let proxy = Proxy::start(&server(), "one").await;
         proxy.server.forbid_to_end("owner");
         let _other = has_others.then(|| proxy.client(1));
-        proxy.fence.close_for(&Role::Current("owner".to_owned()), by_force, false).await;
+        proxy.fence.vacate(&Role::Current("owner".to_owned()), by_force, false).await;
         let what = format!("{by_force} {has_others}");
         assert_eq!(proxy.fence.vacating.lasts(), makes_way, "{what}");
         assert_eq!(!proxy.fence.store.is_open(), makes_way && !has_others, "{what}");

@@ -41,9 +41,11 @@ fn a_dropped_database_is_disconnected_and_forgotten() {
     assert!(text(&session.server.output).contains("SHOW role"));
     let task = replies(&mut session, &roles("none", "postgres"));
     assert_eq!(to_check(task), (names(&["other"]), current()));
-    let Some(Task::LeaveAlone(alone, role)) = checked(&mut session, &[]) else { panic!("no connection is closed") };
-    assert_eq!((alone.database.as_str(), alone.by_force, role), ("other", true, current()));
-    session.done(Done::LeftAlone);
+    let Some(Task::VacateDatabase(wanted, role)) = checked(&mut session, &[]) else {
+        panic!("no connection is closed")
+    };
+    assert_eq!((wanted.database.as_str(), wanted.by_force, role), ("other", true, current()));
+    session.done(Done::VacatedDatabase);
     assert!(settle(&mut session).is_none());
     assert_eq!(session.server.output, dropped);
     session.host.notifications();
@@ -58,7 +60,7 @@ fn a_template_is_disconnected_whichever_role_owns_it() {
     let copied = query("CREATE DATABASE another TEMPLATE other");
     sends(&mut session, &copied);
     let task = replies(&mut session, &roles("none", "postgres"));
-    assert!(matches!(task, Some(Task::LeaveAlone(alone, _)) if alone.is_copied));
+    assert!(matches!(task, Some(Task::VacateDatabase(wanted, _)) if wanted.is_copied));
     for mut session in [begun(), super::session("")] {
         session.server.output.clear();
         let copied =
@@ -79,7 +81,7 @@ fn the_role_is_unknown_for_a_drop_database_by_execute() {
     let task = sends(&mut session, &execute(""));
     assert_eq!(to_check(task), (names(&["other"]), any()));
     assert!(session.server.output.is_empty());
-    let Some(Task::LeaveAlone(_, role)) = checked(&mut session, &[]) else { panic!("no connection is closed") };
+    let Some(Task::VacateDatabase(_, role)) = checked(&mut session, &[]) else { panic!("no connection is closed") };
     assert_eq!(role, any());
 }
 

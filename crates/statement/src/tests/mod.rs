@@ -94,7 +94,7 @@ fn show(statement: &Statement) -> String {
         PreparedEffect::Deallocate { name } => words.push(format!("deallocate({name})")),
         PreparedEffect::DeallocateAll => words.push("deallocate-all".into()),
     }
-    if let Some(Alone { database, by_force, .. }) = &statement.needs_database_alone {
+    if let Some(ExclusiveUse { database, by_force, .. }) = &statement.needs_database_alone {
         words.push(format!("alone({database}{})", if *by_force { " by force" } else { "" }));
     }
     if statement.opaque.is_some() {
