@@ -152,7 +152,7 @@ pub struct CatalogView {
     /// True if the reading covers all changes that may concern fenced tables.
     pub is_current: bool,
     /// True if the only reason for `is_current` being false is that no control connection listens for changes.
-    pub is_unheard: bool,
+    pub lacks_listener: bool,
     /// The number of changes that the reading covers.
     pub doubts: u64,
     /// The error of the last reading, if the catalog is not current.

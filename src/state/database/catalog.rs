@@ -49,21 +49,21 @@ pub(super) struct CatalogState {
     /// Missing fenced tables that the log has reported.
     missing: HashSet<QualifiedName>,
     /// Objects that CASCADE drops. They are read only for statements that need them.
-    dependencies: Option<Apart<Dependencies>>,
+    dependencies: Option<ReadingOnDemand<Dependencies>>,
     /// Readings for sessions whose temporary relations lead to fenced tables, by temporary schema.
-    of_sessions: HashMap<Arc<str>, Apart<Catalog>>,
+    of_sessions: HashMap<Arc<str>, ReadingOnDemand<Catalog>>,
 }
 
 /// A reading made only when a statement needs it.
-struct Apart<T> {
+struct ReadingOnDemand<T> {
     attempted: (Instant, Changes),
     read: Result<Arc<T>, StoreError>,
 }
 
-impl<T> Apart<T> {
+impl<T> ReadingOnDemand<T> {
     /// Returns true if there is no reading, if it failed a while ago, or if it lacks some of these changes.
-    fn is_due(apart: Option<&Self>, since: Changes) -> bool {
-        apart.is_none_or(|Apart { attempted: (at, changes), read }| {
+    fn is_due(reading: Option<&Self>, since: Changes) -> bool {
+        reading.is_none_or(|ReadingOnDemand { attempted: (at, changes), read }| {
             !changes.has(since) || read.is_err() && at.elapsed() > FRESH
         })
     }
@@ -78,7 +78,7 @@ impl CatalogState {
 
     /// Returns true if objects that CASCADE drops are wanted and have to be read.
     fn lacks_dependencies(&self, wanted: &CatalogRequest) -> bool {
-        wanted.cascades && Apart::is_due(self.dependencies.as_ref(), wanted.since)
+        wanted.cascades && ReadingOnDemand::is_due(self.dependencies.as_ref(), wanted.since)
     }
 
     /// The schema of the session's temporary relations, if they lead to fenced tables.
@@ -88,7 +88,8 @@ impl CatalogState {
 
     /// The temporary schema, if a reading for it is due.
     fn lacking_session<'w>(&self, wanted: &'w CatalogRequest) -> Option<&'w Arc<str>> {
-        self.left_to_session(wanted).filter(|schema| Apart::is_due(self.of_sessions.get(*schema), wanted.since))
+        self.left_to_session(wanted)
+            .filter(|schema| ReadingOnDemand::is_due(self.of_sessions.get(*schema), wanted.since))
     }
 }
 
@@ -113,32 +114,32 @@ impl SharedDatabase {
     pub fn catalog(&self, wanted: Option<&CatalogRequest>) -> CatalogView {
         let known = self.known.lock();
         let is_read = self.is_read(&known, wanted.map_or(known.seen, |wanted| wanted.since));
-        let is_heard = self.is_heard(&known);
+        let is_listening = self.is_listening(&known);
         let mut seen = CatalogView {
             catalog: known.catalog.clone(),
             dependencies: None,
-            is_current: is_read && is_heard,
-            is_unheard: is_read && !is_heard,
+            is_current: is_read && is_listening,
+            lacks_listener: is_read && !is_listening,
             doubts: known.read.map_or(0, |read| read.doubts),
             unread: known.failure.clone(),
         };
         let cascades = wanted.is_some_and(|wanted| wanted.cascades);
         if let Some(wanted) = wanted.filter(|_| cascades)
-            && let Some(apart) = known.dependencies.as_ref().filter(|apart| apart.attempted.1.has(wanted.since))
+            && let Some(reading) = known.dependencies.as_ref().filter(|reading| reading.attempted.1.has(wanted.since))
         {
-            seen.dependencies = apart.read.as_ref().ok().cloned();
-            seen.unread = seen.unread.or(apart.read.as_ref().err().cloned());
+            seen.dependencies = reading.read.as_ref().ok().cloned();
+            seen.unread = seen.unread.or(reading.read.as_ref().err().cloned());
         }
         if let Some(wanted) = wanted
             && let Some(schema) = known.left_to_session(wanted)
         {
-            let apart = known.of_sessions.get(schema).filter(|apart| apart.attempted.1.has(wanted.since));
-            match apart.map(|apart| (&apart.read, apart.attempted.1)) {
+            let reading = known.of_sessions.get(schema).filter(|reading| reading.attempted.1.has(wanted.since));
+            match reading.map(|reading| (&reading.read, reading.attempted.1)) {
                 Some((Ok(catalog), changes)) => {
                     (seen.catalog, seen.doubts) = (catalog.clone(), seen.doubts.min(changes.doubts));
                 }
                 why => {
-                    (seen.is_current, seen.is_unheard) = (false, false);
+                    (seen.is_current, seen.lacks_listener) = (false, false);
                     seen.unread = why.and_then(|(read, _)| read.as_ref().err().cloned()).or(seen.unread);
                 }
             }
@@ -210,7 +211,7 @@ impl SharedDatabase {
     /// Like `Self::catch_up`, for the information that a statement needs. Cancel-safe, as `Self::catch_up`.
     pub async fn catch_up_with(&self, wanted: &CatalogRequest) {
         let turn = self.reading.lock().await;
-        let lacks = |known: &CatalogState| !self.is_read(known, wanted.since) || !self.is_heard(known);
+        let lacks = |known: &CatalogState| !self.is_read(known, wanted.since) || !self.is_listening(known);
         if lacks(&self.known.lock()) && self.is_due() {
             self.read_catalog().await;
         }
@@ -219,7 +220,7 @@ impl SharedDatabase {
         if self.known.lock().lacks_dependencies(wanted) {
             let attempted = (Instant::now(), self.changes());
             let read = self.fence.dependencies(fences).await.map(Arc::new);
-            self.known.lock().dependencies = Some(Apart { attempted, read });
+            self.known.lock().dependencies = Some(ReadingOnDemand { attempted, read });
         }
         drop(turn);
         // Only this session can have created them, so no other session waits.
@@ -228,7 +229,7 @@ impl SharedDatabase {
         if let Some(schema) = schema {
             let attempted = (Instant::now(), self.changes());
             let read = self.fence.catalog_of_session(fences, &schema).await.map(Arc::new);
-            self.known.lock().of_sessions.insert(schema, Apart { attempted, read });
+            self.known.lock().of_sessions.insert(schema, ReadingOnDemand { attempted, read });
         }
     }
 
@@ -304,7 +305,7 @@ impl SharedDatabase {
     /// would wait for each other in turn.
     pub fn is_unread(&self, wanted: &CatalogRequest) -> bool {
         let known = self.known.lock();
-        if !self.is_read(&known, wanted.since) || !wanted.is_plain && !self.is_heard(&known) {
+        if !self.is_read(&known, wanted.since) || !wanted.is_plain && !self.is_listening(&known) {
             return known.is_untried(self.fence.listener()) || known.under_way.strong_count() > 0;
         }
         known.lacks_dependencies(wanted) || known.lacking_session(wanted).is_some()
@@ -320,7 +321,7 @@ impl SharedDatabase {
     /// True if the connection that listened to other proxies during the reading still does. Required even if no table
     /// was fenced then, because the first may be added at any time. A database without the schema never has such a
     /// connection.
-    fn is_heard(&self, known: &CatalogState) -> bool {
+    fn is_listening(&self, known: &CatalogState) -> bool {
         let listener = self.fence.listener();
         self.fence.is_unprepared() || listener != 0 && listener == known.listener
     }
@@ -329,7 +330,7 @@ impl SharedDatabase {
     pub(super) fn is_due(&self) -> bool {
         let (known, listener) = (self.known.lock(), self.fence.listener());
         let is_another = listener != 0 && listener != known.listener;
-        (known.read != Some(known.seen) || is_another || !self.is_heard(&known)) && known.is_untried(listener)
+        (known.read != Some(known.seen) || is_another || !self.is_listening(&known)) && known.is_untried(listener)
     }
 
     /// Returns true if the last attempt to read the catalog was a while ago.

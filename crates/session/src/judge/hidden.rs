@@ -153,7 +153,7 @@ impl Judge<'_> {
         let may_write = writes || may_call_by_reading(statement, self.policies);
         let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
         let is_known = self.seen.is_current && (!cascades || self.seen.dependencies.is_some());
-        if is_known || !may_write || self.seen.is_unheard && is_named_plainly(statement, self.policies) {
+        if is_known || !may_write || self.seen.lacks_listener && is_named_plainly(statement, self.policies) {
             return Ok(());
         }
         let is_affected =

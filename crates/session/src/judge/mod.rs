@@ -209,7 +209,7 @@ impl Judge<'_> {
             for key in keys {
                 match key {
                     Ok((resource, writes)) => self.need(resource, writes, true, parameter, earlier, &mut needs)?,
-                    Err(rejection) if self.seen.is_current || self.seen.is_unheard => {
+                    Err(rejection) if self.seen.is_current || self.seen.lacks_listener => {
                         earlier.observed_or(&resource, rejection)?;
                     }
                     Err(_) => earlier.observed_or(&resource, self.unread())?,

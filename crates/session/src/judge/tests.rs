@@ -130,9 +130,9 @@ fn a_statement_that_does_not_show_its_writes_is_rejected() {
         (world().defines().others_define(), "SELECT 1", token(47), forward()),
         // Until the catalog is read, any relation may be a way to a fenced table.
         (world().unread(), FREE, no_token(), reject(0, "LF006")),
-        (world().unheard(), FREE, no_token(), reject(0, "LF006")),
+        (world().without_listener(), FREE, no_token(), reject(0, "LF006")),
         (world().unread(), WRITE, token(47), reject(0, "LF006")),
-        (world().unheard(), WRITE, token(47), forward().needs("scheduler", 47)),
+        (world().without_listener(), WRITE, token(47), forward().needs("scheduler", 47)),
         (world().others_define().unread(), WRITE, token(47), reject(0, "LF006")),
         (world().unread(), "SELECT 1", no_token(), forward()),
     ]);
@@ -151,7 +151,7 @@ fn a_read_only_statement_is_always_forwarded() {
         world().others_define(),
         world().unread(),
         world().exempt(),
-        world().unheard(),
+        world().without_listener(),
         world().without_tables(),
         world().with_trial_only(),
     ];
@@ -187,7 +187,7 @@ fn a_key_whose_column_is_unread_is_reported_as_unavailable() {
     let (policies, _) = keyed();
     let world = || world().reads_rows().without_tables();
     for text in ["UPDATE shards SET v = 2", "INSERT INTO shards VALUES (1) ON CONFLICT (v) DO UPDATE SET v = 2"] {
-        assert_eq!(world().unheard().judge(&policies, text, token(47)), reject(0, "LF004"), "{text}");
+        assert_eq!(world().without_listener().judge(&policies, text, token(47)), reject(0, "LF004"), "{text}");
     }
     for text in ["SELECT * FROM shards WHERE k = 1 FOR UPDATE", "UPDATE shards SET v = 2 WHERE k = 1"] {
         assert_eq!(world().unread().judge(&policies, text, token(47)), reject(0, "LF006"), "{text}");
@@ -232,7 +232,7 @@ fn an_observing_fence_reports_the_writes_that_an_enforcing_one_rejects() {
         (world().defines(), FREE, token(47)),
         (world().others_define(), FREE, token(47)),
         (world().unread(), FREE, token(47)),
-        (world().unheard(), FREE, token(47)),
+        (world().without_listener(), FREE, token(47)),
         (world(), "INSERT INTO trials VALUES (1); PREPARE TRANSACTION 'a'", token(47)),
         (world(), two_tokens, token(47)),
         (world(), set_config, token(47)),

@@ -34,7 +34,7 @@ enum Freshness {
     Current,
     Unread,
     /// No control connection listens to announcements of changes.
-    Unheard,
+    NoListener,
 }
 
 /// Nothing is admitted, written or under way, and the catalog is current.
@@ -125,8 +125,8 @@ impl World {
     }
 
     /// No control connection listens to announcements of changes.
-    pub(super) fn unheard(mut self) -> Self {
-        self.freshness = Freshness::Unheard;
+    pub(super) fn without_listener(mut self) -> Self {
+        self.freshness = Freshness::NoListener;
         self
     }
 
@@ -183,7 +183,7 @@ impl World {
         let seen = CatalogView {
             catalog: self.catalog.clone(),
             is_current: self.freshness == Freshness::Current,
-            is_unheard: self.freshness == Freshness::Unheard,
+            lacks_listener: self.freshness == Freshness::NoListener,
             ..CatalogView::default()
         };
         let refused =
