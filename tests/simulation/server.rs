@@ -47,7 +47,7 @@ struct State {
     unfenced: BTreeSet<i32>,
     views: Views,
     /// When a proxy was notified of a catalog change, and when the change was announced.
-    heard: Vec<Heard>,
+    notifications: Vec<Notification>,
     /// Number of committed transactions, and the last one that changed each row.
     commits: u64,
     changed: BTreeMap<(Table, u8), u64>,
@@ -57,7 +57,7 @@ struct State {
     clock: Option<Instant>,
 }
 
-struct Heard {
+struct Notification {
     by: String,
     announced: Instant,
     at: Instant,
@@ -230,13 +230,13 @@ impl Server {
     }
 
     /// The proxy is notified of a catalog change that was announced at that time.
-    pub fn heard(&self, by: &str, announced: Instant) {
-        self.state().heard.push(Heard { by: by.to_owned(), announced, at: Instant::now() });
+    pub fn record_notification(&self, by: &str, announced: Instant) {
+        self.state().notifications.push(Notification { by: by.to_owned(), announced, at: Instant::now() });
     }
 
     /// Returns true if the proxy was notified, before that moment, of the change.
-    pub fn has_heard(&self, by: &str, change: Instant, before: Instant) -> bool {
-        self.state().heard.iter().any(|heard| heard.by == by && heard.announced >= change && heard.at < before)
+    pub fn was_notified(&self, by: &str, change: Instant, before: Instant) -> bool {
+        self.state().notifications.iter().any(|it| it.by == by && it.announced >= change && it.at < before)
     }
 
     /// Commits a transaction that has changed these rows and defined or dropped these views.

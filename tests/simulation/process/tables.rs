@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time within which other proxies are notified of a definition, without faults.
-const HEARD_WITHIN: Duration = Duration::from_millis(500);
+const NOTIFIED_WITHIN: Duration = Duration::from_millis(500);
 
 impl Process {
     pub(super) async fn touch(&mut self, sql: &Sql) -> Result<&'static str, Diagnosis> {
@@ -168,12 +168,12 @@ impl Process {
         self.lock(Thing::Table(view.table), Mode::Beside).await?;
         let fence = view.table.fence(0);
         self.world.judge.see("write by a view");
-        let is_unheard = fence.table.is_fenced() && self.is_unheard(&view, id);
-        if is_unheard && self.admission(fence).is_none() {
+        let may_be_unknown = fence.table.is_fenced() && self.may_be_unknown(&view, id);
+        if may_be_unknown && self.admission(fence).is_none() {
             self.world.judge.see("stopped by the guard");
             return Err(trouble("P0001", "the guard: no admission"));
         }
-        self.write_guarded(fence, id, None, is_unheard || self.world.plan.guard)
+        self.write_guarded(fence, id, None, may_be_unknown || self.world.plan.guard)
     }
 
     /// Calls a function that writes. The proxy does not know it, and the guard decides, as `check_write` does. The simulated guard also
@@ -203,14 +203,15 @@ impl Process {
     /// The session's proxy may not have known the definition when it judged the current write: the statement was forwarded
     /// earlier, or another proxy's notification had not arrived when the client sent the write. A write that waits for a reading of
     /// the catalog does not wait for a second one.
-    fn is_unheard(&self, view: &View, id: u64) -> bool {
+    fn may_be_unknown(&self, view: &View, id: u64) -> bool {
         let sent = self.input.sent;
         let plan = &self.world.plan;
         let may_be_lost = plan.control > 0 || plan.listening > 0 || !plan.disasters.is_empty();
         let sent_by_client = self.world.sent_by_view(id).unwrap_or(sent);
-        let has_heard = || self.world.server.has_heard(&self.by, view.committed, sent_by_client);
-        let is_told_late = view.by != self.by && (may_be_lost || sent <= view.committed + HEARD_WITHIN && !has_heard());
-        view.process != self.process() && (sent <= view.forwarded || is_told_late)
+        let was_notified = || self.world.server.was_notified(&self.by, view.committed, sent_by_client);
+        let is_notified_late =
+            view.by != self.by && (may_be_lost || sent <= view.committed + NOTIFIED_WITHIN && !was_notified());
+        view.process != self.process() && (sent <= view.forwarded || is_notified_late)
     }
 
     fn process(&self) -> (i32, String) {

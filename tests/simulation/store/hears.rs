@@ -73,7 +73,7 @@ impl Listener for Hears {
         let (world, name, announced) = (self.world.clone(), self.name.clone(), Instant::now());
         self.later(move |inner| {
             inner.catalog_changed();
-            world.server.heard(&name, announced);
+            world.server.record_notification(&name, announced);
         });
     }
 }

@@ -38,7 +38,7 @@ async fn a_pruned_epoch_is_forgotten() {
 }
 
 /// A proxy that remembers token 7 of a pruned epoch.
-async fn after_pruning_unheard(resource: &str) -> Proxy {
+async fn after_missed_pruning(resource: &str) -> Proxy {
     let proxy = Proxy::start(&server(), "one").await;
     let client = proxy.writer(1, resource, 7).await;
     proxy.fence.watcher.stop();
@@ -54,7 +54,7 @@ async fn after_pruning_unheard(resource: &str) -> Proxy {
 #[tokio::test(start_paused = true)]
 async fn a_missed_pruning_is_detected_by_a_write() {
     for resource in ["notes", "shard/1"] {
-        let proxy = after_pruning_unheard(resource).await;
+        let proxy = after_missed_pruning(resource).await;
         assert_eq!(proxy.admit(&proxy.client(2), resource, 3).await, "admitted");
         assert_eq!(proxy.epoch(resource), Some(epoch(1, 3)));
     }
@@ -63,7 +63,7 @@ async fn a_missed_pruning_is_detected_by_a_write() {
 #[tokio::test(start_paused = true)]
 async fn a_missed_pruning_is_detected_by_an_admit_that_may_not_raise() {
     for resource in ["notes", "shard/1"] {
-        let proxy = after_pruning_unheard(resource).await;
+        let proxy = after_missed_pruning(resource).await;
         let never = format!("token 3 for resource {resource} is not in force yet");
         assert_eq!(proxy.admit_if(&proxy.client(2), resource, 3, Raise::Never).await, never);
         assert_eq!(proxy.fence.memory.last_read(resource), None);

@@ -262,14 +262,14 @@ const WORTH_SEEING: [&str; 18] = [
 
 /// A store of one proxy that ignores notifications.
 fn store_in(control: ControlConfig) -> Postgres {
-    Postgres::new(control, "p".to_owned(), Arc::new(Heard::default()))
+    Postgres::new(control, "p".to_owned(), Arc::new(Notifications::default()))
 }
 
 /// The notifications that a proxy received.
 #[derive(Debug, Default)]
-struct Heard(Mutex<Vec<String>>);
+struct Notifications(Mutex<Vec<String>>);
 
-impl Listener for Heard {
+impl Listener for Notifications {
     fn listens(&self, _connection: u64) {}
 
     fn lost(&self, _connection: u64) {}
@@ -291,7 +291,7 @@ impl Listener for Heard {
 struct Proxy {
     real: Arc<dyn Store>,
     memory: Arc<dyn Store>,
-    heard: [Arc<Heard>; 2],
+    notifications: [Arc<Notifications>; 2],
 }
 
 /// The parts that do not depend on the clock.
@@ -332,17 +332,21 @@ impl Both {
     async fn new() -> Both {
         let world = World::new().await;
         world.run("CREATE TABLE other (n int); GRANT ALL ON other TO PUBLIC").await;
-        let heard = || [Arc::new(Heard::default()), Arc::new(Heard::default())];
+        let notifications = || [Arc::new(Notifications::default()), Arc::new(Notifications::default())];
         let of_world = identity(&world.root).await;
         let control = || world.control_config(&world.control());
-        let real = |name: &str, heard: &[Arc<Heard>; 2]| {
-            Arc::new(Postgres::new(control(), name.to_owned(), heard[0].clone())) as Arc<dyn Store>
+        let real = |name: &str, notifications: &[Arc<Notifications>; 2]| {
+            Arc::new(Postgres::new(control(), name.to_owned(), notifications[0].clone())) as Arc<dyn Store>
         };
-        let now = real("p0", &heard()).now().await.unwrap();
+        let now = real("p0", &notifications()).now().await.unwrap();
         let memory = Server::new(now, &of_world, [table("ticks"), table("other")]);
         let proxy = |number: usize| {
-            let (name, heard) = (format!("p{number}"), heard());
-            Proxy { real: real(&name, &heard), memory: memory.store(&name, heard[1].clone()), heard }
+            let (name, notifications) = (format!("p{number}"), notifications());
+            Proxy {
+                real: real(&name, &notifications),
+                memory: memory.store(&name, notifications[1].clone()),
+                notifications,
+            }
         };
         let other = |fingerprint: &str| {
             let mut other = Arc::into_inner(resource("other", fingerprint)).unwrap();
@@ -402,13 +406,13 @@ impl Both {
             for loaded in self.times {
                 same!(what, sorted(ask!(self, proxy, superseded(&resources[..2], loaded))));
             }
-            let [real, memory] = &self.proxies[proxy].heard;
-            let heard = |heard: &Heard| heard.0.lock().unwrap().clone();
-            until(format!("{what}: PostgreSQL notifies {:?}, as in memory", heard(memory)), async || {
-                heard(real).len() >= heard(memory).len()
+            let [real, memory] = &self.proxies[proxy].notifications;
+            let notifications = |notifications: &Notifications| notifications.0.lock().unwrap().clone();
+            until(format!("{what}: PostgreSQL notifies {:?}, as in memory", notifications(memory)), async || {
+                notifications(real).len() >= notifications(memory).len()
             })
             .await;
-            same!(what, (heard(real), heard(memory)));
+            same!(what, (notifications(real), notifications(memory)));
             real.0.lock().unwrap().clear();
             memory.0.lock().unwrap().clear();
         }

@@ -1,7 +1,7 @@
 //! Keys whose locks another session holds, and an epoch row that another transaction is creating, do not block other
 //! keys.
 
-use super::Heard;
+use super::Notifications;
 use crate::fence::keys::{family, seed};
 use crate::fence::server::{World, connect};
 use crate::support::identity::identity;
@@ -30,7 +30,7 @@ impl Keys {
     async fn new(release: Release) -> Keys {
         let world = World::new_on(release).await;
         let control = world.control_config(&world.control());
-        let store = Arc::new(Postgres::new(control, "p".to_owned(), Arc::new(Heard::default())));
+        let store = Arc::new(Postgres::new(control, "p".to_owned(), Arc::new(Notifications::default())));
         let client = connect(&world.config(&format!("{}_app", world.database))).await;
         let identity = identity(&client).await;
         Keys { world, family: family(), store, _client: client, identity }
