@@ -291,7 +291,7 @@ impl Listener for Notifications {
 struct Proxy {
     real: Arc<dyn Store>,
     memory: Arc<dyn Store>,
-    notifications: [Arc<Notifications>; 2],
+    received: [Arc<Notifications>; 2],
 }
 
 /// The parts that do not depend on the clock.
@@ -332,21 +332,17 @@ impl Both {
     async fn new() -> Both {
         let world = World::new().await;
         world.run("CREATE TABLE other (n int); GRANT ALL ON other TO PUBLIC").await;
-        let notifications = || [Arc::new(Notifications::default()), Arc::new(Notifications::default())];
+        let received = || [Arc::new(Notifications::default()), Arc::new(Notifications::default())];
         let of_world = identity(&world.root).await;
         let control = || world.control_config(&world.control());
-        let real = |name: &str, notifications: &[Arc<Notifications>; 2]| {
-            Arc::new(Postgres::new(control(), name.to_owned(), notifications[0].clone())) as Arc<dyn Store>
+        let real = |name: &str, received: &[Arc<Notifications>; 2]| {
+            Arc::new(Postgres::new(control(), name.to_owned(), received[0].clone())) as Arc<dyn Store>
         };
-        let now = real("p0", &notifications()).now().await.unwrap();
+        let now = real("p0", &received()).now().await.unwrap();
         let memory = Server::new(now, &of_world, [table("ticks"), table("other")]);
         let proxy = |number: usize| {
-            let (name, notifications) = (format!("p{number}"), notifications());
-            Proxy {
-                real: real(&name, &notifications),
-                memory: memory.store(&name, notifications[1].clone()),
-                notifications,
-            }
+            let (name, received) = (format!("p{number}"), received());
+            Proxy { real: real(&name, &received), memory: memory.store(&name, received[1].clone()), received }
         };
         let other = |fingerprint: &str| {
             let mut other = Arc::into_inner(resource("other", fingerprint)).unwrap();
@@ -406,13 +402,13 @@ impl Both {
             for loaded in self.times {
                 same!(what, sorted(ask!(self, proxy, superseded(&resources[..2], loaded))));
             }
-            let [real, memory] = &self.proxies[proxy].notifications;
-            let notifications = |notifications: &Notifications| notifications.0.lock().unwrap().clone();
-            until(format!("{what}: PostgreSQL notifies {:?}, as in memory", notifications(memory)), async || {
-                notifications(real).len() >= notifications(memory).len()
+            let [real, memory] = &self.proxies[proxy].received;
+            let received = |received: &Notifications| received.0.lock().unwrap().clone();
+            until(format!("{what}: PostgreSQL notifies {:?}, as in memory", received(memory)), async || {
+                received(real).len() >= received(memory).len()
             })
             .await;
-            same!(what, (notifications(real), notifications(memory)));
+            same!(what, (received(real), received(memory)));
             real.0.lock().unwrap().clear();
             memory.0.lock().unwrap().clear();
         }
