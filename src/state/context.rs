@@ -265,16 +265,16 @@ impl Host for SessionHost {
     }
 
     fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>> {
-        self.context.shared_database().suspects.except(self.record.number)
+        self.context.shared_database().definitions.except(self.record.number)
     }
 
-    fn publish_definitions(&self, suspects: &PendingDefinitions) {
-        self.context.shared_database().suspects.publish(self.record.number, suspects);
+    fn publish_definitions(&self, pending: &PendingDefinitions) {
+        self.context.shared_database().definitions.publish(self.record.number, pending);
     }
 
     fn withdraw_definitions(&self) {
         let database = self.context.shared_database();
-        database.suspects.withdraw(self.record.number, database.changes().doubts);
+        database.definitions.withdraw(self.record.number, database.changes().doubts);
     }
 
     fn read(

@@ -63,7 +63,7 @@ pub trait Host: Send {
     fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>>;
 
     /// Publishes this session's pending definitions to the other sessions.
-    fn publish_definitions(&self, suspects: &PendingDefinitions);
+    fn publish_definitions(&self, pending: &PendingDefinitions);
 
     /// Withdraws the pending definitions. They count until a reading covers all changes seen so far.
     fn withdraw_definitions(&self);

@@ -96,7 +96,7 @@ impl PendingDefinitions {
         self.written_by(statement, catalog).or_else(unnamed)
     }
 
-    /// The writes that matter, if there are any suspects.
+    /// The writes that matter, if any definitions are pending.
     fn writes<'s>(&self, statement: &'s Statement) -> impl Iterator<Item = &'s Write> {
         let writes = if self.is_empty() { &[] } else { statement.writes.as_slice() };
         writes.iter().filter(|write| SUSPECT.contains(&write.operation))
@@ -188,61 +188,61 @@ mod tests {
         PolicySet::new(Vec::new(), Opaque::Reject, None, Vec::new())
     }
 
-    fn written_by(suspects: &PendingDefinitions, text: &str) -> bool {
-        suspects.written_by(&statement(text), &Catalog::default()).is_some()
+    fn written_by(pending: &PendingDefinitions, text: &str) -> bool {
+        pending.written_by(&statement(text), &Catalog::default()).is_some()
     }
 
     fn after(texts: &[&str]) -> PendingDefinitions {
-        let mut suspects = PendingDefinitions::default();
+        let mut pending = PendingDefinitions::default();
         for text in texts {
             // If the catalog is not current, every named relation may be fenced.
             let seen = CatalogView { is_current: !text.contains("fenced"), ..CatalogView::default() };
-            suspects.note(&statement(text), &policies(), &seen, &[]);
+            pending.note(&statement(text), &policies(), &seen, &[]);
         }
-        suspects
+        pending
     }
 
     #[test]
     fn names_match_with_and_without_their_schema() {
         let rule = "CREATE RULE r AS ON INSERT TO t DO ALSO DELETE FROM fenced";
-        let suspects = after(&["CREATE VIEW s.v AS SELECT * FROM fenced", rule]);
+        let pending = after(&["CREATE VIEW s.v AS SELECT * FROM fenced", rule]);
         for text in ["INSERT INTO v VALUES (1)", "DELETE FROM s.v", "UPDATE x.t SET a = 1", "TRUNCATE t"] {
-            assert!(written_by(&suspects, text), "{text}");
+            assert!(written_by(&pending, text), "{text}");
         }
         for text in ["INSERT INTO x.v VALUES (1)", "DELETE FROM u", "DROP VIEW v", "SELECT 1 FROM v FOR UPDATE"] {
-            assert!(!written_by(&suspects, text), "{text}");
+            assert!(!written_by(&pending, text), "{text}");
         }
     }
 
     #[test]
     fn a_renamed_view_stays_suspect() {
-        let suspects =
+        let pending =
             after(&["CREATE VIEW v AS TABLE fenced", "ALTER VIEW v RENAME TO w", "ALTER VIEW w SET SCHEMA s"]);
-        assert!(written_by(&suspects, "DELETE FROM s.w"));
-        let suspects = after(&["ALTER TABLE t RENAME TO u", "CREATE TABLE c PARTITION OF t DEFAULT"]);
-        assert!(suspects.is_empty());
+        assert!(written_by(&pending, "DELETE FROM s.w"));
+        let pending = after(&["ALTER TABLE t RENAME TO u", "CREATE TABLE c PARTITION OF t DEFAULT"]);
+        assert!(pending.is_empty());
         assert!(after(&["CREATE VIEW v AS SELECT 1 FROM t", "CREATE RULE r AS ON INSERT TO t DO NOTHING"]).is_empty());
     }
 
     #[test]
     fn one_suspect_makes_every_relation_suspect_within_the_transaction() {
-        let within = |suspects: &PendingDefinitions, text| {
-            suspects.written_within(&statement(text), &policies(), &Catalog::default()).is_some()
+        let within = |pending: &PendingDefinitions, text| {
+            pending.written_within(&statement(text), &policies(), &Catalog::default()).is_some()
         };
-        let suspects = after(&["CREATE VIEW v AS TABLE fenced"]);
-        assert!(within(&suspects, "INSERT INTO another VALUES (1)"));
-        assert!(!within(&suspects, "SELECT 1 FROM another FOR UPDATE"));
-        assert!(!written_by(&suspects, "INSERT INTO another VALUES (1)"));
+        let pending = after(&["CREATE VIEW v AS TABLE fenced"]);
+        assert!(within(&pending, "INSERT INTO another VALUES (1)"));
+        assert!(!within(&pending, "SELECT 1 FROM another FOR UPDATE"));
+        assert!(!written_by(&pending, "INSERT INTO another VALUES (1)"));
         assert!(!within(&after(&["CREATE VIEW v AS TABLE t"]), "INSERT INTO another VALUES (1)"));
     }
 
     #[test]
     fn too_many_definitions_make_every_relation_suspect() {
-        let mut suspects = PendingDefinitions::default();
+        let mut pending = PendingDefinitions::default();
         for number in 0..=MOST {
             let view = statement(&format!("CREATE VIEW v{number} AS TABLE t"));
-            suspects.note(&view, &policies(), &CatalogView::default(), &[]);
+            pending.note(&view, &policies(), &CatalogView::default(), &[]);
         }
-        assert!(written_by(&suspects, "DELETE FROM another"));
+        assert!(written_by(&pending, "DELETE FROM another"));
     }
 }

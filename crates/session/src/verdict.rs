@@ -96,7 +96,7 @@ impl<H: Host> Session<H> {
             changes_catalog: self.transaction.changes_fenced_catalog(),
             shadows_keys: self.transaction.definitions().shadow_keys(),
             path: self.message.facts.path.as_deref(),
-            suspects: self.transaction.definitions().own(),
+            pending: self.transaction.definitions().own(),
             definitions_of_others: &others,
             exempt: self.host.policies().exempts(self.host.user()),
             opaque: self.host.policies().opaque_of(self.host.user()),

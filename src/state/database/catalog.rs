@@ -266,7 +266,7 @@ impl SharedDatabase {
                 known.catalog = Arc::new(catalog);
                 known.read = Some(changes);
                 (known.attempted, known.listener) = (Some((Instant::now(), changes, listener)), listener);
-                self.suspects.forget_read(changes.doubts);
+                self.definitions.forget_read(changes.doubts);
             }
             Err(error) => {
                 if known.failure.as_ref() != Some(&error) {
@@ -314,7 +314,7 @@ impl SharedDatabase {
     /// True if every change that may concern fenced tables has been read. A change that was harmless by itself may lead
     /// to an object that a session is defining.
     fn is_read(&self, known: &CatalogState, since: Changes) -> bool {
-        let has_all = |read: Changes| read.all >= since.all || self.suspects.is_empty();
+        let has_all = |read: Changes| read.all >= since.all || self.definitions.is_empty();
         known.read.is_some_and(|read| read.doubts >= since.doubts && has_all(read))
     }
 

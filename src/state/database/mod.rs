@@ -62,7 +62,7 @@ pub struct SharedDatabase {
     /// Sessions without a client, whose definitions the server may still commit.
     pub unfinished: TaskTracker,
     /// Pending definitions of its sessions.
-    pub suspects: AllDefinitions,
+    pub definitions: AllDefinitions,
     /// Policies that are recorded in the database. Held while they are being recorded.
     recorded: tokio::sync::Mutex<RecordedPolicies>,
     /// Held while the catalog is read. Other sessions wait for it.
@@ -95,7 +95,7 @@ impl SharedDatabase {
             reading_due: Arc::default(),
             announcements: TaskTracker::new(),
             unfinished: TaskTracker::new(),
-            suspects: AllDefinitions::default(),
+            definitions: AllDefinitions::default(),
             recorded: tokio::sync::Mutex::default(),
             reading: tokio::sync::Mutex::default(),
             reading_apart: tokio::sync::Mutex::default(),

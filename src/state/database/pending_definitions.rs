@@ -34,9 +34,9 @@ const MOST_ENDED: usize = 1024;
 
 impl AllDefinitions {
     /// Publishes the pending definitions of a session.
-    pub fn publish(&self, session: u64, suspects: &PendingDefinitions) {
+    pub fn publish(&self, session: u64, definitions: &PendingDefinitions) {
         self.change(|all| {
-            all.by_session.insert(session, Arc::new(suspects.clone()));
+            all.by_session.insert(session, Arc::new(definitions.clone()));
         });
     }
 
@@ -45,11 +45,11 @@ impl AllDefinitions {
     pub fn withdraw(&self, session: u64, doubts: u64) {
         self.change(|all| {
             let withdrawn = all.by_session.remove(&session);
-            let Some(suspects) = withdrawn.filter(|suspects| !suspects.is_empty() && doubts > all.read) else {
+            let Some(definitions) = withdrawn.filter(|definitions| !definitions.is_empty() && doubts > all.read) else {
                 return;
             };
             if all.ended.len() < MOST_ENDED {
-                all.ended.push((doubts, suspects));
+                all.ended.push((doubts, definitions));
             } else {
                 all.ended = vec![(doubts, Arc::new(PendingDefinitions::everything()))];
             }
@@ -81,8 +81,8 @@ impl AllDefinitions {
             return Vec::new();
         }
         let all = self.all.lock();
-        let open = all.by_session.iter().filter(|(other, _)| **other != session).map(|(_, suspects)| suspects);
-        open.chain(all.ended.iter().map(|(_, suspects)| suspects)).cloned().collect()
+        let open = all.by_session.iter().filter(|(other, _)| **other != session).map(|(_, definitions)| definitions);
+        open.chain(all.ended.iter().map(|(_, definitions)| definitions)).cloned().collect()
     }
 }
 

@@ -139,16 +139,16 @@ impl Host for Hosting {
     fn forget_database(&self, _name: &str) {}
 
     fn definitions_of_others(&self) -> Vec<Arc<PendingDefinitions>> {
-        self.proxy.downstream.suspects.except(self.number)
+        self.proxy.downstream.definitions.except(self.number)
     }
 
-    fn publish_definitions(&self, suspects: &PendingDefinitions) {
-        self.proxy.downstream.suspects.publish(self.number, suspects);
+    fn publish_definitions(&self, pending: &PendingDefinitions) {
+        self.proxy.downstream.definitions.publish(self.number, pending);
     }
 
     fn withdraw_definitions(&self) {
         let downstream = &self.proxy.downstream;
-        downstream.suspects.withdraw(self.number, downstream.changes().doubts);
+        downstream.definitions.withdraw(self.number, downstream.changes().doubts);
     }
 
     fn read(

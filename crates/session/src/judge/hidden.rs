@@ -53,7 +53,7 @@ const OPAQUE_HINT: &str = "Write to the tables directly. Or install the guard (f
 impl Judge<'_> {
     /// The resources that an opaque statement may write, if the policy requires their tokens.
     pub(super) fn hidden(&self, statement: &Statement, earlier: &mut Earlier) -> Result<Vec<Arc<Resource>>, Stop> {
-        let doubt = statement.opaque.map(Doubt::Text).or_else(|| self.suspect(statement, earlier));
+        let doubt = statement.opaque.map(Doubt::Text).or_else(|| self.definition_doubt(statement, earlier));
         let Some(doubt) = doubt else { return Ok(Vec::new()) };
         match self.opaque {
             Opaque::Allow => Ok(Vec::new()),
@@ -102,13 +102,13 @@ impl Judge<'_> {
     }
 
     /// The doubt about a statement that may write through a pending definition.
-    fn suspect(&self, statement: &Statement, earlier: &Earlier) -> Option<Doubt> {
+    fn definition_doubt(&self, statement: &Statement, earlier: &Earlier) -> Option<Doubt> {
         let within =
-            |suspects: &PendingDefinitions| suspects.written_within(statement, self.policies, &self.seen.catalog);
-        if let Some(relation) = within(self.suspects).or_else(|| within(&earlier.suspects)) {
+            |pending: &PendingDefinitions| pending.written_within(statement, self.policies, &self.seen.catalog);
+        if let Some(relation) = within(self.pending).or_else(|| within(&earlier.pending)) {
             return Some(Doubt::Own(relation.name.clone()));
         }
-        let of_others = |suspects: &Arc<PendingDefinitions>| suspects.written_by(statement, &self.seen.catalog);
+        let of_others = |pending: &Arc<PendingDefinitions>| pending.written_by(statement, &self.seen.catalog);
         let relation = self.definitions_of_others.iter().find_map(of_others)?;
         Some(Doubt::Others(relation.name.clone()))
     }
@@ -124,7 +124,7 @@ impl Judge<'_> {
         if holds || earlier.needs.first(Mode::Enforce).is_some() {
             return Err(writes().into());
         }
-        let defines = !self.suspects.is_empty() || !earlier.suspects.is_empty();
+        let defines = !self.pending.is_empty() || !earlier.pending.is_empty();
         let mode = self.policies.resources.iter().map(|resource| resource.mode).max();
         if defines && self.opaque != Opaque::Allow {
             let rejection = Rejection::CarriedOut {

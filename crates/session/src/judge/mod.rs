@@ -71,7 +71,7 @@ pub struct Judge<'a> {
     /// The search path, if the server was queried for it.
     pub path: Option<&'a str>,
     /// Relations that this transaction may have turned into ways to fenced tables.
-    pub suspects: &'a PendingDefinitions,
+    pub pending: &'a PendingDefinitions,
     /// Such relations of each other session. They are read before the catalog.
     pub definitions_of_others: &'a [Arc<PendingDefinitions>],
     /// True if the login role bypasses the fences.
@@ -145,7 +145,7 @@ impl Judge<'_> {
             match self.statement(statement, &parameter, &mut earlier) {
                 Ok(more) => {
                     earlier.needs.extend(more);
-                    earlier.suspects.note(statement, self.policies, self.seen, self.definitions_of_others);
+                    earlier.pending.note(statement, self.policies, self.seen, self.definitions_of_others);
                 }
                 Err(Stop::Reject(rejection)) => return Decision::Reject(index, rejection, earlier.needs.into_list()),
                 Err(Stop::Settle) => return Decision::Settle,

@@ -163,7 +163,7 @@ pub(super) struct Earlier {
     /// Writes that fences would reject if they did not only observe.
     pub(super) passed: Vec<PassedWrite>,
     pub(super) ended_transaction: bool,
-    pub(super) suspects: PendingDefinitions,
+    pub(super) pending: PendingDefinitions,
     /// They may change the session's role.
     pub(super) role_changes: bool,
     /// Their code may change the search path.

@@ -28,15 +28,15 @@ fn seen(policies: &PolicySet) -> CatalogView {
     CatalogView { catalog: Arc::new(Catalog::of_tables(tables)), is_current: true, ..CatalogView::default() }
 }
 
-fn is_written(suspects: &PendingDefinitions, text: &str) -> bool {
-    suspects.written_by(&statement(text), &Catalog::default()).is_some()
+fn is_written(pending: &PendingDefinitions, text: &str) -> bool {
+    pending.written_by(&statement(text), &Catalog::default()).is_some()
 }
 
 /// Returns whether the text adds pending definitions, and the definitions.
 fn noted(policies: &PolicySet, text: &str) -> (bool, PendingDefinitions) {
-    let mut suspects = PendingDefinitions::default();
-    let are_more = suspects.note(&statement(text), policies, &seen(policies), &[]);
-    (are_more, suspects)
+    let mut pending = PendingDefinitions::default();
+    let are_more = pending.note(&statement(text), policies, &seen(policies), &[]);
+    (are_more, pending)
 }
 
 /// The key may have become another column.
@@ -50,10 +50,10 @@ fn a_definition_on_a_keyed_table_makes_it_suspect() {
         ("INSERT INTO shards VALUES (1)", false, false),
         ("DELETE FROM parts", false, false),
     ] {
-        let (are_more, suspects) = noted(&policies, text);
+        let (are_more, pending) = noted(&policies, text);
         assert_eq!(are_more, shards || parts, "{text}");
-        assert_eq!(is_written(&suspects, "DELETE FROM shards"), shards, "{text}");
-        assert_eq!(is_written(&suspects, "DELETE FROM public.parts"), parts, "{text}");
+        assert_eq!(is_written(&pending, "DELETE FROM shards"), shards, "{text}");
+        assert_eq!(is_written(&pending, "DELETE FROM public.parts"), parts, "{text}");
     }
 }
 
@@ -64,8 +64,8 @@ fn an_index_makes_only_a_keyed_table_suspect() {
         let table = &policies.resources[0].tables[0].name.name;
         let text = format!("CREATE UNIQUE INDEX ON {table} (k)");
         assert!(statement(&text).redirects.iter().any(|redirect| redirect.to.as_ref() == Some(&redirect.relation)));
-        let (_, suspects) = noted(&policies, &text);
-        assert_eq!(is_written(&suspects, &format!("DELETE FROM {table}")), is_suspect, "{text}");
+        let (_, pending) = noted(&policies, &text);
+        assert_eq!(is_written(&pending, &format!("DELETE FROM {table}")), is_suspect, "{text}");
     }
 }
 
@@ -73,13 +73,13 @@ fn an_index_makes_only_a_keyed_table_suspect() {
 fn up_to_1024_names_are_tracked_separately() {
     let policies = policies(POLICIES);
     for (names, are_all) in [(1024, false), (1025, true)] {
-        let mut suspects = PendingDefinitions::default();
+        let mut pending = PendingDefinitions::default();
         for number in 0..names {
             let view = statement(&format!("CREATE VIEW v{number} AS TABLE t"));
-            suspects.note(&view, &policies, &CatalogView::default(), &[]);
+            pending.note(&view, &policies, &CatalogView::default(), &[]);
         }
-        assert!(is_written(&suspects, "DELETE FROM v7"));
-        assert_eq!(is_written(&suspects, "DELETE FROM another"), are_all, "{names}");
+        assert!(is_written(&pending, "DELETE FROM v7"));
+        assert_eq!(is_written(&pending, "DELETE FROM another"), are_all, "{names}");
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) struct World {
     written: HashMap<String, Token>,
     observed: HashMap<String, Token>,
     is_refused: bool,
-    suspects: PendingDefinitions,
+    pending: PendingDefinitions,
     definitions_of_others: Vec<Arc<PendingDefinitions>>,
     catalog: Arc<Catalog>,
     freshness: Freshness,
@@ -45,7 +45,7 @@ pub(super) fn world() -> World {
         written: HashMap::new(),
         observed: HashMap::new(),
         is_refused: false,
-        suspects: PendingDefinitions::default(),
+        pending: PendingDefinitions::default(),
         definitions_of_others: Vec::new(),
         catalog: Arc::new(Catalog::of_tables(policies().resources.iter().map(|it| it.tables[0].name.clone()))),
         freshness: Freshness::Current,
@@ -92,7 +92,7 @@ impl World {
 
     /// This transaction may have turned every relation into a way to a fenced table.
     pub(super) fn defines(mut self) -> Self {
-        self.suspects = PendingDefinitions::everything();
+        self.pending = PendingDefinitions::everything();
         self
     }
 
@@ -195,7 +195,7 @@ impl World {
             changes_catalog: self.changes_catalog,
             shadows_keys: self.shadows_keys,
             path: self.knows_path.then_some("{pg_catalog,public}"),
-            suspects: &self.suspects,
+            pending: &self.pending,
             definitions_of_others: &self.definitions_of_others,
             exempt: self.is_exempt,
             opaque: policies.opaque_of("postgres"),
