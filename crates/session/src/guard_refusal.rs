@@ -121,7 +121,7 @@ impl<H: Host> Session<H> {
         let frame = frame_of(&mut self.server, header.frame());
         let claim = self.claim_by_table(&refusal.need.resource);
         let is_free = matches!(self.message.stage(), Stage::Reading | Stage::Settling);
-        if !is_alone || self.process.has_given_up() || !is_free || claim.privileges.is_empty() {
+        if !is_alone || self.process.has_abandoned_admit() || !is_free || claim.privileges.is_empty() {
             return self.answer_refused(&refusal, &frame, |output, error| output.extend_from_slice(error));
         }
         let expected = if refusal.begin.is_some() { Status::Failed } else { Status::Idle };

@@ -94,7 +94,7 @@ impl<H: Host> Session<H> {
             Step::Wait
         });
         self.report_activity();
-        match self.process.has_given_up() {
+        match self.process.has_abandoned_admit() {
             true => Ok(step),
             false => Ok(self.message.take_request().map_or(step, Step::Do)),
         }
@@ -127,17 +127,17 @@ impl<H: Host> Session<H> {
 
     /// The driver has performed the task.
     pub fn done(&mut self, done: Done) {
-        let was_given_up = matches!(done, Done::Admit(_)) && self.process.end_admit();
-        if was_given_up && !matches!(self.message.stage(), Stage::BehindAdmit) {
+        let was_abandoned = matches!(done, Done::Admit(_)) && self.process.end_admit();
+        if was_abandoned && !matches!(self.message.stage(), Stage::BehindAdmit) {
             return;
         }
-        match self.message.hold.is_asked() {
+        match self.message.hold.awaits_limit() {
             // The server still owes the answer to a question.
             true => self.message.set_stage(Stage::Settling),
             false => self.message.resume(),
         }
         match done {
-            Done::Admit(_) if was_given_up => {}
+            Done::Admit(_) if was_abandoned => {}
             Done::Admit(outcome) if self.pipeline.repetition.waits_for_fence() => {
                 self.message.hold.end();
                 self.fence_raised(outcome);
@@ -201,7 +201,7 @@ impl<H: Host> Session<H> {
     /// Reports the server process's activity to the fence when it changes. A query for timeouts does not count: it has
     /// no effect in a transaction, and the Admit under way would take it for a statement.
     fn report_activity(&mut self) {
-        if self.message.hold.is_asked() {
+        if self.message.hold.awaits_limit() {
             return;
         }
         let activity = if !self.pipeline.is_empty() || self.client.rest > 0 {
@@ -224,7 +224,7 @@ impl<H: Host> Session<H> {
         if self.pipeline.begin_forwarding() {
             self.transaction.begin_forwarding(self.pipeline.now());
         }
-        if !self.message.hold.is_asked() {
+        if !self.message.hold.awaits_limit() {
             self.process.begin_forwarding();
         }
     }

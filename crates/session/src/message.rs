@@ -101,7 +101,7 @@ pub(super) struct Facts {
     /// The catalog changes seen when the message arrived, or when it was last held back.
     pub(super) changes: Option<Changes>,
     /// The role that it would run as.
-    pub(super) role: Asked<Role>,
+    pub(super) role: ServerFact<Role>,
     /// The schemas of the search path.
     pub(super) path: Option<String>,
     /// The databases, among those that must have no other connections, that its role may not drop, rename or move.
@@ -116,11 +116,11 @@ pub(super) struct Facts {
 
 /// A fact that the session queries from the server only when needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Asked<T> {
+pub(super) enum ServerFact<T> {
     #[default]
-    Not,
+    NotQueried,
     Due,
-    Answered(T),
+    Known(T),
 }
 
 /// The columns of all answers to a question.
@@ -134,7 +134,7 @@ pub(super) struct Hold {
     /// A Flush was sent so that the server answers the earlier messages.
     pub(super) flushed: bool,
     /// The first server timeout that would end the session while the message waits.
-    pub(super) limit: Asked<Option<Limit>>,
+    pub(super) limit: ServerFact<Option<Limit>>,
 }
 
 /// When to abandon the wait.
@@ -151,24 +151,24 @@ impl Hold {
     /// The message waits, for the first time or for another task.
     pub(super) fn begin(&mut self, now: Instant) {
         self.since.get_or_insert(now);
-        if self.limit == Asked::Answered(None) {
-            self.limit = Asked::Not;
+        if self.limit == ServerFact::Known(None) {
+            self.limit = ServerFact::NotQueried;
         }
     }
 
     /// The message no longer waits.
     pub(super) fn end(&mut self) {
-        (self.since, self.limit) = (None, Asked::Not);
+        (self.since, self.limit) = (None, ServerFact::NotQueried);
     }
 
     /// Returns true while the server owes the values of the timeouts.
-    pub(super) fn is_asked(&self) -> bool {
-        self.limit == Asked::Due
+    pub(super) fn awaits_limit(&self) -> bool {
+        self.limit == ServerFact::Due
     }
 
     /// Returns true if the session has not queried the timeouts for this message.
     pub(super) fn is_short(&self) -> bool {
-        self.limit == Asked::Not
+        self.limit == ServerFact::NotQueried
     }
 }
 
@@ -271,14 +271,14 @@ impl Message {
                 Facts {
                     judged_since: None,
                     changes: None,
-                    role: Asked::Not,
+                    role: ServerFact::NotQueried,
                     path: None,
                     foreign_databases: None,
                     is_vacated: false,
                     refused: None,
                     answer,
                 },
-            hold: Hold { since: None, flushed: false, limit: Asked::Not },
+            hold: Hold { since: None, flushed: false, limit: ServerFact::NotQueried },
             checks,
         } = self
         else {
@@ -323,11 +323,11 @@ mod tests {
     #[test]
     fn finish_resets_the_message() {
         let mut message = Message::default();
-        message.facts.role = Asked::Due;
+        message.facts.role = ServerFact::Due;
         message.text.with_rows = true;
         message.want(100);
         assert!(message.finish().is_none());
-        assert!(message.facts.role == Asked::Not && !message.text.with_rows && message.wanted() == 0);
+        assert!(message.facts.role == ServerFact::NotQueried && !message.text.with_rows && message.wanted() == 0);
         message.want(100);
         assert!(message.finish().is_none() && message.wanted() == 0, "no fact was recorded");
     }

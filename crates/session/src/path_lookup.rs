@@ -3,7 +3,7 @@
 //! Must never narrow a name by a path that may have changed. Such a name stands for every schema.
 
 use super::host::Host;
-use super::message::{Asked, Verdict};
+use super::message::{ServerFact, Verdict};
 use super::path::{OwnSchemas, SearchPath};
 use super::session::Session;
 use fencegate_catalog::Catalog;
@@ -101,13 +101,13 @@ impl<H: Host> Session<H> {
                 let own = self.settings.path.current().own_schemas().filter(|_| !in_doubt);
                 let means_own = match (own, &self.message.facts.role) {
                     _ if !is_known => true,
-                    (None, _) | (Some(OwnSchemas::AsRole), Asked::Not | Asked::Due) => {
+                    (None, _) | (Some(OwnSchemas::AsRole), ServerFact::NotQueried | ServerFact::Due) => {
                         return Some(self.query_path_and_role());
                     }
-                    (Some(OwnSchemas::AsRole), Asked::Answered(Role::Current(role))) => {
+                    (Some(OwnSchemas::AsRole), ServerFact::Known(Role::Current(role))) => {
                         OWN_SCHEMAS.contains(&role.as_str())
                     }
-                    (Some(OwnSchemas::AsRole), Asked::Answered(_)) => true,
+                    (Some(OwnSchemas::AsRole), ServerFact::Known(_)) => true,
                     (Some(own), _) => own == OwnSchemas::Possible,
                 };
                 self.settings.path.judged_by();

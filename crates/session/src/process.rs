@@ -22,7 +22,7 @@ pub(super) struct Admit {
     /// The first of its resources.
     pub(super) resource: String,
     /// The client was told that the Admit has failed.
-    is_given_up: bool,
+    is_abandoned: bool,
     /// The message must not follow a question.
     pub(super) stands_alone: bool,
 }
@@ -77,7 +77,7 @@ impl Process {
 
     /// An Admit begins.
     pub(super) fn begin_admit(&mut self, resource: String, stands_alone: bool) {
-        self.admit = Some(Admit { resource, is_given_up: false, stands_alone });
+        self.admit = Some(Admit { resource, is_abandoned: false, stands_alone });
     }
 
     /// The Admit that is under way.
@@ -90,18 +90,18 @@ impl Process {
     }
 
     /// The client has received another answer. The Admit continues.
-    pub(super) fn give_up_admit(&mut self) {
-        self.admit.iter_mut().for_each(|admit| admit.is_given_up = true);
+    pub(super) fn abandon_admit(&mut self) {
+        self.admit.iter_mut().for_each(|admit| admit.is_abandoned = true);
     }
 
     /// The Admit has ended. Returns true if it was abandoned.
     pub(super) fn end_admit(&mut self) -> bool {
-        self.admit.take().is_some_and(|admit| admit.is_given_up)
+        self.admit.take().is_some_and(|admit| admit.is_abandoned)
     }
 
     /// Returns true while an abandoned Admit is under way.
-    pub(super) fn has_given_up(&self) -> bool {
-        self.admit.as_ref().is_some_and(|admit| admit.is_given_up)
+    pub(super) fn has_abandoned_admit(&self) -> bool {
+        self.admit.as_ref().is_some_and(|admit| admit.is_abandoned)
     }
 }
 
@@ -135,12 +135,12 @@ mod tests {
     #[test]
     fn an_abandoned_admit_counts_until_it_ends() {
         let mut process = process();
-        process.give_up_admit();
-        assert!(!process.has_given_up(), "no Admit is pending");
+        process.abandon_admit();
+        assert!(!process.has_abandoned_admit(), "no Admit is pending");
         process.begin_admit("scheduler".to_owned(), false);
-        assert!(!process.has_given_up());
-        process.give_up_admit();
-        assert!(process.has_given_up() && process.end_admit());
-        assert!(!process.has_given_up() && !process.end_admit());
+        assert!(!process.has_abandoned_admit());
+        process.abandon_admit();
+        assert!(process.has_abandoned_admit() && process.end_admit());
+        assert!(!process.has_abandoned_admit() && !process.end_admit());
     }
 }

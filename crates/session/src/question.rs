@@ -2,7 +2,7 @@
 //! search path. The client must see no answer to them, except an error.
 
 use super::host::Host;
-use super::message::{Asked, Question, Stage, Verdict};
+use super::message::{Question, ServerFact, Stage, Verdict};
 use super::parameter::ParameterValue;
 use super::pipeline::{Audience, Part};
 use super::rejection::Rejection;
@@ -164,7 +164,7 @@ impl<H: Host> Session<H> {
             return;
         }
         let columns = std::mem::take(&mut self.message.facts.answer);
-        if self.message.hold.is_asked() {
+        if self.message.hold.awaits_limit() {
             return self.take_limits(columns);
         }
         let mut columns = columns.into_iter();
@@ -196,7 +196,7 @@ impl<H: Host> Session<H> {
     }
 
     fn take_role(&mut self, role: Option<String>, session: Option<String>) {
-        self.message.facts.role = Asked::Answered(self.settings.role(role, session, self.host.user()));
+        self.message.facts.role = ServerFact::Known(self.settings.role(role, session, self.host.user()));
     }
 
     fn take_path(&mut self, path: Option<String>) {
@@ -206,7 +206,7 @@ impl<H: Host> Session<H> {
 
     /// Returns true if the message at hand waits for the server's answer to a question.
     pub(super) fn waits_for_answer(&self) -> bool {
-        self.message.asks().is_some() || self.message.hold.is_asked()
+        self.message.asks().is_some() || self.message.hold.awaits_limit()
     }
 
     /// Any role that the session may assume.
@@ -218,7 +218,7 @@ impl<H: Host> Session<H> {
     pub(super) fn question_refused(&mut self) {
         self.message.resume();
         self.message.facts.answer.clear();
-        self.message.facts.role = Asked::Not;
+        self.message.facts.role = ServerFact::NotQueried;
         self.abandon_hold();
         let at_hand = self.client.input.first();
         let is_answered = matches!(at_hand, Some(&(frontend::QUERY | frontend::FUNCTION_CALL)));

@@ -8,7 +8,7 @@ use super::affected::privileges;
 use super::host::Host;
 use super::judge::need::Need;
 use super::judge::{Decision, Judge, Standing, is_named_plainly, needs_every_token, resolve};
-use super::message::{Asked, Verdict};
+use super::message::{ServerFact, Verdict};
 use super::path_lookup::Lookup;
 use super::pending_definitions::{CatalogRequest, CatalogView, PendingDefinitions};
 use super::pipeline::{Part, checks};
@@ -76,7 +76,7 @@ impl<H: Host> Session<H> {
         let facts = &mut self.message.facts;
         if matches!(facts.refused, Some(FenceError::RoleUnknown { .. })) {
             facts.refused = None;
-            facts.role = Asked::Due;
+            facts.role = ServerFact::Due;
         }
         let lookup = if self.is_extended() { Lookup::AtExecute } else { Lookup::InString };
         if let Some(verdict) = self.resolve_by_path(&mut resolved, lookup) {
@@ -85,7 +85,7 @@ impl<H: Host> Session<H> {
         if let Some(verdict) = self.prepare_databases(&resolved) {
             return (verdict, resolved);
         }
-        if self.message.facts.role == Asked::Due {
+        if self.message.facts.role == ServerFact::Due {
             return (self.query_role(), resolved);
         }
         let Some((others, seen)) = self.survey(&resolved) else { return (Verdict::Hold, resolved) };
@@ -304,8 +304,8 @@ impl<H: Host> Session<H> {
             let role = match &self.message.facts.role {
                 _ if self.may_stand_alone(&need.statement) => Some(self.any_role()),
                 _ if need.role_changes => Some(self.any_role()),
-                Asked::Answered(role) => Some(role.clone()),
-                Asked::Not | Asked::Due => None,
+                ServerFact::Known(role) => Some(role.clone()),
+                ServerFact::NotQueried | ServerFact::Due => None,
             };
             let place = (Arc::as_ptr(&need.statement), need.resource.lock_name().to_owned());
             let privileges = known.entry(place).or_insert_with(|| self.privileges(&need, seen)).clone();
@@ -368,9 +368,9 @@ impl<H: Host> Session<H> {
         // the server refuses some of these statements.
         let role = match &facts.role {
             _ if statements[..last].iter().any(|it| it.may_change_role()) => self.any_role(),
-            Asked::Answered(role) => role.clone(),
-            Asked::Not | Asked::Due if self.is_extended() => self.any_role(),
-            Asked::Not | Asked::Due => return Some(self.query_role()),
+            ServerFact::Known(role) => role.clone(),
+            ServerFact::NotQueried | ServerFact::Due if self.is_extended() => self.any_role(),
+            ServerFact::NotQueried | ServerFact::Due => return Some(self.query_role()),
         };
         self.request(match &statements[last].needs_database_alone {
             Some(wanted) if !is_unchecked => Task::VacateDatabase(wanted.clone(), role),

@@ -5,7 +5,7 @@
 //! until it has ended, the session must never forward a message that runs code.
 
 use super::host::Host;
-use super::message::{Asked, Limit, Stage, Verdict};
+use super::message::{Limit, ServerFact, Stage, Verdict};
 use super::rejection::Rejection;
 use super::session::Session;
 use super::task::Task;
@@ -47,10 +47,12 @@ impl<H: Host> Session<H> {
         let since = hold.since.filter(|_| self.message.waits_for_task())?;
         match &hold.limit {
             // The owed replies may follow messages that the server does not answer yet.
-            Asked::Not if !self.pipeline.is_empty() && (hold.flushed || !self.pipeline.needs_flush()) => None,
-            Asked::Not => Some(since + PATIENCE),
-            Asked::Due => None,
-            Asked::Answered(limit) => limit.as_ref().filter(|_| self.can_give_up()).map(|limit| limit.at),
+            ServerFact::NotQueried if !self.pipeline.is_empty() && (hold.flushed || !self.pipeline.needs_flush()) => {
+                None
+            }
+            ServerFact::NotQueried => Some(since + PATIENCE),
+            ServerFact::Due => None,
+            ServerFact::Known(limit) => limit.as_ref().filter(|_| self.can_abandon_wait()).map(|limit| limit.at),
         }
     }
 
@@ -60,32 +62,32 @@ impl<H: Host> Session<H> {
             return;
         }
         match &self.message.hold.limit {
-            Asked::Answered(Some(limit)) => {
+            ServerFact::Known(Some(limit)) => {
                 let limit = limit.clone();
-                self.give_up(&limit);
+                self.abandon_wait(&limit);
             }
             _ if !self.pipeline.is_empty() => {
                 self.flush();
                 self.message.hold.flushed = true;
             }
-            _ if self.can_ask_for_limits() => self.query_timeouts(),
+            _ if self.can_query_limits() => self.query_timeouts(),
             _ => {
                 self.restart_idle_timeouts();
-                self.message.hold.limit = Asked::Answered(None);
+                self.message.hold.limit = ServerFact::Known(None);
             }
         }
     }
 
     /// A write that the guard has refused cannot be abandoned: it waits behind the server's answer, in a transaction
     /// that has failed or ended.
-    fn can_give_up(&self) -> bool {
+    fn can_abandon_wait(&self) -> bool {
         self.message.waits_for_task() && self.process.admit().is_some() && !self.pipeline.repetition.is_refused()
     }
 
-    fn can_ask_for_limits(&self) -> bool {
+    fn can_query_limits(&self) -> bool {
         let may_follow = self.process.admit().is_some_and(|admit| !admit.stands_alone);
         let is_answered = self.transaction.status() != Status::Failed && !self.pipeline.is_skipping();
-        self.can_give_up() && may_follow && is_answered
+        self.can_abandon_wait() && may_follow && is_answered
     }
 
     /// Queries with SHOW, which takes no snapshot: see `question`.
@@ -99,11 +101,11 @@ impl<H: Host> Session<H> {
             false => names.map(|name| format!("SHOW {name}")).collect(),
         };
         if questions.is_empty() {
-            self.message.hold.limit = Asked::Answered(None);
+            self.message.hold.limit = ServerFact::Known(None);
             return;
         }
         self.report_activity();
-        self.message.hold.limit = Asked::Due;
+        self.message.hold.limit = ServerFact::Due;
         let questions: Vec<&str> = questions.iter().map(String::as_str).collect();
         self.put_questions(&questions);
     }
@@ -132,7 +134,7 @@ impl<H: Host> Session<H> {
             Some(Limit { at, setting, value })
         };
         let limit = self.limits().zip(values).filter_map(limit).min_by_key(|limit| limit.at);
-        self.message.hold.limit = Asked::Answered(limit);
+        self.message.hold.limit = ServerFact::Known(limit);
     }
 
     /// A Flush restarts the server's idle timeout although it causes no answer. The fence does not count it as
@@ -144,11 +146,11 @@ impl<H: Host> Session<H> {
     }
 
     /// Answers the current message with LF006. The Admit continues, so the next message waits less.
-    fn give_up(&mut self, Limit { setting, value, .. }: &Limit) {
+    fn abandon_wait(&mut self, Limit { setting, value, .. }: &Limit) {
         let Some(admit) = self.process.admit() else { return };
         let waits_for = self.process.fence.waits_for();
         let (resource, waits_for) = waits_for.unwrap_or_else(|| (admit.resource.clone(), Vec::new()));
-        self.process.give_up_admit();
+        self.process.abandon_admit();
         let obstacle = Obstacle::ServerTimeout { setting, value: value.to_string(), waits_for };
         self.message.facts.refused = Some(FenceError::Unavailable { resource, obstacle });
         self.message.resume();
@@ -156,14 +158,14 @@ impl<H: Host> Session<H> {
 
     /// The server answers a question with an error. The current message gets that error.
     pub(super) fn abandon_hold(&mut self) {
-        self.process.give_up_admit();
+        self.process.abandon_admit();
         self.message.hold.end();
     }
 
     /// Statements that run code wait for the end of an abandoned Admit, which relies on the session writing nothing
     /// meanwhile.
     pub(super) fn wait_behind_admit(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
-        if !self.process.has_given_up() {
+        if !self.process.has_abandoned_admit() {
             return None;
         }
         let index = statements.iter().position(|it| !self.settings.parameter.refuses(it) && may_run_code(it))?;

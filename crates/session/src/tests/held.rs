@@ -107,7 +107,7 @@ fn a_canceled_timeout_query_abandons_the_admit() {
     let mut session = held(true);
     replies(&mut session, &[cancelled(), at_rest(Status::Failed)].concat());
     assert_eq!(session.client.output, [cancelled(), at_rest(Status::Failed)].concat());
-    assert!(session.process.has_given_up() && session.wakes_at().is_none() && !session.is_held_back());
+    assert!(session.process.has_abandoned_admit() && session.wakes_at().is_none() && !session.is_held_back());
 }
 
 /// The Admit relies on the session not writing in the meantime.
@@ -138,7 +138,7 @@ fn no_code_runs_until_an_abandoned_admit_has_ended() {
         session.done(Done::Admit(Ok(())));
         settle(&mut session);
         let is_judged = !session.server.output.is_empty() || !session.client.output.is_empty();
-        assert!((is_judged || session.is_held_back()) && !session.process.has_given_up(), "{waits:?}");
+        assert!((is_judged || session.is_held_back()) && !session.process.has_abandoned_admit(), "{waits:?}");
     }
 }
 
@@ -157,7 +157,7 @@ fn the_wait_for_an_abandoned_admit_is_abandoned_too() {
     session.server.output.clear();
     wakes(&mut session);
     assert_eq!(session.server.output, query("SET fencegate_lf006 = 1"));
-    assert!(session.process.has_given_up());
+    assert!(session.process.has_abandoned_admit());
 }
 
 /// While a message waits for anything else, the session stops the idle timeout without a query.
