@@ -15,7 +15,7 @@ use fencegate_policy::{Mode, PolicySet, Resource, quoted};
 use fencegate_session::host::CatalogView;
 use fencegate_session::judge::{Need, PassedWrite};
 use fencegate_session::rejection::Rejection;
-use fencegate_session::{IndirectTarget, indirect_target};
+use fencegate_session::{ReachedObject, reached_object};
 use fencegate_statement::{FunctionName, RelationName, Statement};
 use fencegate_wire::client_error::{ClientError, ErrorKind};
 use std::collections::HashMap;
@@ -298,8 +298,8 @@ fn table_name(relation: &RelationName) -> String {
 
 /// The fenced table or function that a statement reaches without naming it.
 fn reaches(statement: &Statement, policies: &PolicySet, seen: &CatalogView, resource: &str) -> Option<String> {
-    Some(match indirect_target(statement, policies, seen, resource)? {
-        IndirectTarget::Table(table) => table_name(&table),
-        IndirectTarget::Function(FunctionName { schema, name }) => table_name(&RelationName { schema, name }) + "()",
+    Some(match reached_object(statement, policies, seen, resource)? {
+        ReachedObject::Table(table) => table_name(&table),
+        ReachedObject::Function(FunctionName { schema, name }) => table_name(&RelationName { schema, name }) + "()",
     })
 }

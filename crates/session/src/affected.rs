@@ -87,7 +87,7 @@ pub fn privileges(
 
 /// A fenced object that a statement reaches without naming it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum IndirectTarget {
+pub enum ReachedObject {
     /// A fenced table, with the relation that leads to it.
     Table(RelationName),
     /// A function of the policies. The statement may name it.
@@ -95,12 +95,12 @@ pub enum IndirectTarget {
 }
 
 /// The object of the resource that the statement reaches, unless it names a table of the resource.
-pub fn indirect_target(
+pub fn reached_object(
     statement: &Statement,
     policies: &PolicySet,
     seen: &CatalogView,
     resource: &str,
-) -> Option<IndirectTarget> {
+) -> Option<ReachedObject> {
     let CatalogView { catalog, dependencies, .. } = seen;
     let is_it = |it: &Arc<Resource>| it.name == resource || it.is_called(resource);
     let is_of_it = |table: &RelationName, operation| policies.fenced(table, operation).any(|(it, _)| is_it(it));
@@ -113,8 +113,8 @@ pub fn indirect_target(
         ways.next().or_else(|| cascades.into_iter().find(|table| is_of_it(table, Operation::Ddl)))
     });
     let is_function_of_it = |it: &&FunctionName| policies.resources_of_function(it).into_iter().any(is_it);
-    let function = || called(statement, catalog).find(is_function_of_it).cloned().map(IndirectTarget::Function);
-    table.cloned().map(IndirectTarget::Table).or_else(function)
+    let function = || called(statement, catalog).find(is_function_of_it).cloned().map(ReachedObject::Function);
+    table.cloned().map(ReachedObject::Table).or_else(function)
 }
 
 /// The functions that the statement calls: by name, or through catalog objects.

@@ -45,7 +45,7 @@ mod transaction;
 mod verdict;
 mod wait;
 
-pub use affected::{IndirectTarget, indirect_target};
+pub use affected::{ReachedObject, reached_object};
 pub use host::Host;
 pub use session::{ClientFault, End, HIGH_WATER, Session, Side, Step};
 pub use settings::Settings;

@@ -125,9 +125,9 @@ fn indirect_target_finds_the_table_or_function_behind_a_name() {
         ("SELECT other()", "scheduler", "nothing"),
     ] {
         let statement = analyze(sql.as_bytes(), Lexing::USUAL).unwrap().statements[0].clone();
-        let found = match indirect_target(&statement, &policies, &seen, resource) {
-            Some(IndirectTarget::Table(table)) => format!("table {}", table.name),
-            Some(IndirectTarget::Function(function)) => format!("function {}", function.name),
+        let found = match reached_object(&statement, &policies, &seen, resource) {
+            Some(ReachedObject::Table(table)) => format!("table {}", table.name),
+            Some(ReachedObject::Function(function)) => format!("function {}", function.name),
             None => "nothing".to_owned(),
         };
         assert_eq!(found, expected, "{sql} of {resource}");
