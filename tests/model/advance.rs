@@ -84,10 +84,10 @@ impl Protocol {
     /// Terminates the processes whose guarded writes block the Publish.
     pub fn end_blockers(&self, state: &mut State, proxy: Proxy) -> Option<()> {
         let Advance { resource, step: Step::Publish(_), .. } = state.proxies[proxy].advance? else { return None };
-        let is_in_the_way =
+        let is_blocking =
             |it: &&mut SessionState| it.process == Process::Alive && it.writes[resource].holds(Lock::OfResource);
-        let in_the_way = state.sessions.iter_mut().filter(is_in_the_way);
-        (in_the_way.map(|it| it.process = Process::InTheWay).count() > 0).then_some(())
+        let blocking = state.sessions.iter_mut().filter(is_blocking);
+        (blocking.map(|it| it.process = Process::Blocking).count() > 0).then_some(())
     }
 
     /// Deletes the rows of dead processes, and checks whether others remain below the epoch.
@@ -118,7 +118,7 @@ impl Protocol {
             }
             let has_written = it.written[resource] || it.writes[resource] != Write::None;
             if by == Some(session) && has_written && self.variant != Variant::KeepsOwnWrites {
-                it.refuse(Told::WrittenUnderAnotherToken);
+                it.refuse(Outcome::WrittenUnderAnotherToken);
                 return None;
             }
             it.admitted[resource] = it.admitted[resource].filter(|epoch| !epoch.is_below(to));
@@ -142,7 +142,7 @@ impl Protocol {
         for session in pick(holders(state, resource, to) & spared) {
             let it = &mut state.sessions[session];
             if !self.release(it, resource) && by == Some(session) && it.process == Process::Alive {
-                it.refuse(Told::WrittenUnderAnotherToken);
+                it.refuse(Outcome::WrittenUnderAnotherToken);
                 return None;
             }
         }
@@ -213,7 +213,7 @@ impl Protocol {
     /// A write or an Admit receives that its token is not the highest.
     pub fn refuse_as_stale(&self, state: &mut State, session: Session, resource: Resource) {
         let it = &mut state.sessions[session];
-        it.refuse(Told::Stale);
+        it.refuse(Outcome::Stale);
         let token = it.token;
         judge::told_stale(state, resource, token);
     }

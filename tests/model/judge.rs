@@ -93,9 +93,9 @@ pub const SOMETIMES: [(&str, Seen); 21] = [
         };
         it.proxies.iter().filter_map(|it| it.advance.as_ref()).any(released)
     }),
-    ("the guard stops a write that no gate saw", |_, it| it.sessions.iter().any(|it| it.told == Told::Guarded)),
+    ("the guard stops a write that no gate saw", |_, it| it.sessions.iter().any(|it| it.outcome == Outcome::Guarded)),
     ("a guarded transaction keeps a Publish waiting", |_, it| {
-        it.sessions.iter().any(|it| it.process == Process::InTheWay && it.writes.iter().any(|it| *it != Write::None))
+        it.sessions.iter().any(|it| it.process == Process::Blocking && it.writes.iter().any(|it| *it != Write::None))
     }),
     ("a crash of the server loses admissions and no epoch", |_, it| {
         it.budget.server == Server::HasCrashed(true) && it.epochs.iter().any(Option::is_some)
@@ -132,7 +132,7 @@ pub const SOMETIMES: [(&str, Seen); 21] = [
         it.sessions.iter().enumerate().any(|(at, it)| raised(at, it))
     }),
     ("a session has written under another token", |_, it| {
-        it.sessions.iter().any(|it| it.told == Told::WrittenUnderAnotherToken)
+        it.sessions.iter().any(|it| it.outcome == Outcome::WrittenUnderAnotherToken)
     }),
 ];
 

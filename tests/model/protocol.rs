@@ -70,7 +70,7 @@ impl Model for Protocol {
             activity: Activity::Idle,
             token: self.client(at).token,
             left: self.client(at).transactions,
-            told: Told::Nothing,
+            outcome: Outcome::Nothing,
         };
         let Scenario { proxy_crashes, server_may_crash, resets, deletions, helps, notices, .. } = self.scenario;
         let server = if server_may_crash { Server::MayCrash } else { Server::Runs };
@@ -231,7 +231,7 @@ impl Protocol {
         let client = self.client(session);
         let has_written = it.writes.iter().any(|write| *write != Write::None);
         let is_written = |write| matches!(write, Write::Under(epoch, _) if epoch.token == it.token);
-        if it.told == Told::Nothing && (it.left > 0 || has_written) {
+        if it.outcome == Outcome::Nothing && (it.left > 0 || has_written) {
             for resource in (0..self.scenario.resources).filter(|at| !is_written(it.writes[*at])) {
                 if client.writes >> resource & 1 == 1 {
                     actions.push(Action::Write(session, resource));
@@ -241,7 +241,7 @@ impl Protocol {
                 }
             }
         }
-        if it.process.lives() && client.next.is_some_and(|next| next != it.token) && it.told == Told::Nothing {
+        if it.process.lives() && client.next.is_some_and(|next| next != it.token) && it.outcome == Outcome::Nothing {
             actions.push(Action::ChangeToken(session));
         }
         if has_written {
@@ -323,7 +323,7 @@ impl Protocol {
         let step = if is_there { Step::Look } else { Step::Publish(self.snapshot(state, resource, to)) };
         if it.written[resource] && self.variant != Variant::KeepsOwnWrites {
             // LF003 before anything is raised: the session has written under a lower admission.
-            state.sessions[session].refuse(Told::WrittenUnderAnotherToken);
+            state.sessions[session].refuse(Outcome::WrittenUnderAnotherToken);
             return Some(());
         }
         begin(state, proxy, Advance { resource, to, by: Some(session), step })
@@ -394,9 +394,9 @@ impl SessionState {
     }
 
     /// Refuses the message that is held back. The client then only ends its transaction.
-    pub fn refuse(&mut self, told: Told) {
+    pub fn refuse(&mut self, outcome: Outcome) {
         self.at = At::Rest;
-        self.told = told;
+        self.outcome = outcome;
         self.left = 0;
     }
 

@@ -69,7 +69,7 @@ impl Protocol {
         let client = self.client(session);
         let it = &mut state.sessions[session];
         let Some(write) = write else {
-            it.refuse(Told::Guarded);
+            it.refuse(Outcome::Guarded);
             it.writes = [Write::None; TWO];
             it.rest();
             let (token, highest) = (it.token, state.epochs[resource].map(|row| row.epoch.token));
@@ -119,7 +119,7 @@ impl Protocol {
         }
         let it = &mut state.sessions[session];
         if !it.gone {
-            it.told = Told::Ended;
+            it.outcome = Outcome::Ended;
         }
         it.process = Process::Ended;
         it.close();

@@ -79,7 +79,7 @@ pub struct SessionState {
     pub token: Token,
     /// Transactions that the client has not begun yet.
     pub left: u8,
-    pub told: Told,
+    pub outcome: Outcome,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,13 +89,13 @@ pub enum Process {
     /// Terminated by a drain, and marked as ending.
     Ending,
     /// Terminated because it blocks a Publish.
-    InTheWay,
+    Blocking,
     Ended,
 }
 
 impl Process {
     pub fn lives(self) -> bool {
-        matches!(self, Process::Alive | Process::Ending | Process::InTheWay)
+        matches!(self, Process::Alive | Process::Ending | Process::Blocking)
     }
 }
 
@@ -159,7 +159,7 @@ pub enum Activity {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Told {
+pub enum Outcome {
     Nothing,
     /// LF001 from the proxy.
     Stale,

@@ -42,9 +42,9 @@ impl Locks {
     pub fn take(&mut self, pid: i32, thing: Thing, mode: Mode) -> Result<(), Taken> {
         self.waiting.remove(&pid);
         let held = self.held.entry(thing).or_default();
-        let is_in_the_way = |of: Mode| mode == Mode::Alone || of == Mode::Alone;
+        let conflicts = |of: Mode| mode == Mode::Alone || of == Mode::Alone;
         let others: Vec<i32> =
-            held.iter().filter(|(other, of)| **other != pid && is_in_the_way(**of)).map(|(other, _)| *other).collect();
+            held.iter().filter(|(other, of)| **other != pid && conflicts(**of)).map(|(other, _)| *other).collect();
         if others.is_empty() {
             let of = held.entry(pid).or_insert(mode);
             *of = mode.max(*of);

@@ -65,7 +65,7 @@ struct Stale<'a> {
     process: String,
     wire: Option<Wire>,
     /// A direct session that holds a row lock; it releases the lock once the new leader has written.
-    in_the_way: Option<Wire>,
+    row_lock_holder: Option<Wire>,
 }
 
 /// The new leader writes while the stale session is in this state.
@@ -86,7 +86,7 @@ fn take_over(enter: fn(&mut Stale) -> Fate, route: Route) {
     }
     let mut leader = ticks::session(&second.as_ref().unwrap_or(&first).address(), 2);
     ok(&mut leader, WRITE);
-    drop(stale.in_the_way.take());
+    drop(stale.row_lock_holder.take());
     let told = stale.continue_as_leader(&fate);
     ok(&mut leader, WRITE);
 
@@ -158,7 +158,7 @@ impl<'a> Stale<'a> {
         let mut wire = ticks::session(address, 1);
         let process = ticks::process(&mut wire);
         ok(&mut wire, WRITE);
-        Self { postgres, process, wire: Some(wire), in_the_way: None }
+        Self { postgres, process, wire: Some(wire), row_lock_holder: None }
     }
 
     fn wire(&mut self) -> &mut Wire {

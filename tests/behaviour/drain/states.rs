@@ -53,7 +53,7 @@ pub fn waiting_for_a_row_lock(stale: &mut Stale) -> Fate {
     let mut holder = Wire::login(&stale.postgres.address(), "postgres", "postgres");
     ok(&mut holder, "BEGIN");
     ok(&mut holder, "SELECT FROM ticks WHERE token = 0 FOR UPDATE");
-    stale.in_the_way = Some(holder);
+    stale.row_lock_holder = Some(holder);
     let update = "WITH updated AS (UPDATE ticks SET note = 'late' WHERE token = 0 RETURNING note) \
         INSERT INTO ticks (note) SELECT note FROM updated";
     stale.wire().send(&query(update));

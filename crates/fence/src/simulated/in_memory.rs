@@ -200,8 +200,8 @@ impl Store for InMemory {
     async fn mark(&self, resource: &Resource, epoch: Epoch) -> Result<Marked, StoreError> {
         let mut state = self.connected()?;
         let tables: HashSet<&QualifiedName> = resource.tables.iter().map(|table| &table.name).collect();
-        let in_the_way = state.prepared.iter().filter(|(_, (_, it))| it.written.iter().any(|it| tables.contains(it)));
-        let gids: Vec<String> = in_the_way.map(|(gid, _)| gid.clone()).collect();
+        let blocking = state.prepared.iter().filter(|(_, (_, it))| it.written.iter().any(|it| tables.contains(it)));
+        let gids: Vec<String> = blocking.map(|(gid, _)| gid.clone()).collect();
         let is_free = gids.is_empty() && state.living_below(&resource.name, epoch).next().is_none();
         let updated = state.tick();
         let row = state.epochs.get_mut(&resource.name);
