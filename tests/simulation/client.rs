@@ -111,7 +111,7 @@ impl Client {
         }
         let mut outcome = Outcome::Done;
         for (index, unit) in units.iter().enumerate() {
-            outcome = self.hear(unit).await;
+            outcome = self.receive(unit).await;
             if let Outcome::Over(said) = &outcome {
                 self.session_over(said, &units[index..]);
                 return outcome;
@@ -155,7 +155,7 @@ impl Client {
     }
 
     /// The reply to one unit.
-    async fn hear(&mut self, unit: &Unit) -> Outcome {
+    async fn receive(&mut self, unit: &Unit) -> Outcome {
         let mut rest = unit.statements.iter();
         let mut outcome = Outcome::Done;
         loop {

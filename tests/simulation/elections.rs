@@ -128,14 +128,14 @@ impl Elections for Seen {
     }
 
     fn follow(&self, _election: &ElectionName) -> Box<dyn Following> {
-        Box::new(Follower { world: self.world.clone(), dice: self.chances.next(), told: None })
+        Box::new(Follower { world: self.world.clone(), dice: self.chances.next(), reported: None })
     }
 }
 
 struct Follower {
     world: Arc<World>,
     dice: Dice,
-    told: Option<Option<Token>>,
+    reported: Option<Option<Token>>,
 }
 
 #[async_trait]
@@ -143,11 +143,11 @@ impl Following for Follower {
     async fn next(&mut self) -> Result<Option<Token>, Error> {
         loop {
             let leader = self.world.elections.leader();
-            if self.told != Some(leader) {
+            if self.reported != Some(leader) {
                 if self.world.fault(&mut self.dice, self.world.plan.elections) {
                     return Err(Error::Unreachable { limit: SILENCE, reason: "a fault".to_owned() });
                 }
-                self.told = Some(leader);
+                self.reported = Some(leader);
                 return Ok(leader);
             }
             self.world.elections.may_have_changed().await;

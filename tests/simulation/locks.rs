@@ -17,9 +17,9 @@ pub enum Thing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// The mode of a process that writes to a table.
-    Beside,
+    Shared,
     /// The mode of LOCK TABLE, and of a row lock.
-    Alone,
+    Exclusive,
 }
 
 /// Why a lock is not granted.
@@ -42,7 +42,7 @@ impl Locks {
     pub fn take(&mut self, pid: i32, thing: Thing, mode: Mode) -> Result<(), Taken> {
         self.waiting.remove(&pid);
         let held = self.held.entry(thing).or_default();
-        let conflicts = |of: Mode| mode == Mode::Alone || of == Mode::Alone;
+        let conflicts = |of: Mode| mode == Mode::Exclusive || of == Mode::Exclusive;
         let others: Vec<i32> =
             held.iter().filter(|(other, of)| **other != pid && conflicts(**of)).map(|(other, _)| *other).collect();
         if others.is_empty() {
@@ -85,11 +85,11 @@ impl Locks {
 #[test]
 fn a_circle_does_not_wait() {
     let (mut locks, row, table) = (Locks::default(), Thing::Row(Table::Jobs, 0), Thing::Table(Table::Jobs));
-    assert_eq!(locks.take(1, table, Mode::Beside), Ok(()));
-    assert_eq!(locks.take(2, table, Mode::Beside), Ok(()));
-    assert_eq!(locks.take(1, row, Mode::Alone), Ok(()));
-    assert_eq!(locks.take(2, row, Mode::Alone), Err(Taken::ByOthers));
-    assert_eq!(locks.take(1, table, Mode::Alone), Err(Taken::Deadlock));
+    assert_eq!(locks.take(1, table, Mode::Shared), Ok(()));
+    assert_eq!(locks.take(2, table, Mode::Shared), Ok(()));
+    assert_eq!(locks.take(1, row, Mode::Exclusive), Ok(()));
+    assert_eq!(locks.take(2, row, Mode::Exclusive), Err(Taken::ByOthers));
+    assert_eq!(locks.take(1, table, Mode::Exclusive), Err(Taken::Deadlock));
     locks.release(1);
-    assert_eq!(locks.take(2, row, Mode::Alone), Ok(()));
+    assert_eq!(locks.take(2, row, Mode::Exclusive), Ok(()));
 }

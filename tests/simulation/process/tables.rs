@@ -25,7 +25,7 @@ impl Process {
         }
         Ok(match sql {
             Sql::Insert { table, row, id } => {
-                self.lock(Thing::Table(*table), Mode::Beside).await?;
+                self.lock(Thing::Table(*table), Mode::Shared).await?;
                 self.write(table.fence(*row), id.unwrap(), None)?;
                 "INSERT 0 1"
             }
@@ -55,12 +55,12 @@ impl Process {
                 if !self.transaction().is_block {
                     return Err(trouble("25P01", "LOCK TABLE can only be used in transaction blocks"));
                 }
-                self.lock(Thing::Table(*table), Mode::Alone).await?;
+                self.lock(Thing::Table(*table), Mode::Exclusive).await?;
                 self.note_lock(table.fence(0));
                 "LOCK TABLE"
             }
             Sql::CopyIn(table) => {
-                self.lock(Thing::Table(*table), Mode::Beside).await?;
+                self.lock(Thing::Table(*table), Mode::Shared).await?;
                 self.copy_in(*table).await?;
                 "COPY 1"
             }
@@ -70,8 +70,8 @@ impl Process {
 
     /// The row in the transaction's snapshot.
     async fn lock_row(&mut self, table: Table, row: u8) -> Result<(), Diagnosis> {
-        self.lock(Thing::Table(table), Mode::Beside).await?;
-        self.lock(Thing::Row(table, row), Mode::Alone).await?;
+        self.lock(Thing::Table(table), Mode::Shared).await?;
+        self.lock(Thing::Row(table, row), Mode::Exclusive).await?;
         let (world, snapshot) = (self.world.clone(), self.transaction().snapshot);
         if snapshot.is_some_and(|snapshot| world.server.has_changed_since(snapshot, (table, row))) {
             world.judge.see("row changed since the snapshot");
@@ -163,9 +163,9 @@ impl Process {
     async fn write_by(&mut self, name: u8, id: u64) -> Result<(), Diagnosis> {
         let missing = || trouble("42P01", "relation does not exist");
         self.view(name).ok_or_else(missing)?;
-        self.lock(Thing::View(name), Mode::Beside).await?;
+        self.lock(Thing::View(name), Mode::Shared).await?;
         let view = self.view(name).ok_or_else(missing)?;
-        self.lock(Thing::Table(view.table), Mode::Beside).await?;
+        self.lock(Thing::Table(view.table), Mode::Shared).await?;
         let fence = view.table.fence(0);
         self.world.judge.see("write by a view");
         let may_be_unknown = fence.table.is_fenced() && self.may_be_unknown(&view, id);
@@ -179,7 +179,7 @@ impl Process {
     /// Calls a function that writes. The proxy does not know it, and the guard decides, as `check_write` does. The simulated guard also
     /// refuses a token that another session has put in force, so that the proxy repeats more statements.
     pub(super) async fn call(&mut self, fence: Fence, id: u64) -> Result<(), Diagnosis> {
-        self.lock(Thing::Table(fence.table), Mode::Beside).await?;
+        self.lock(Thing::Table(fence.table), Mode::Shared).await?;
         let name = fence.name();
         self.world.judge.see("write by a function");
         let Some(token) = self.token(fence) else {
@@ -230,7 +230,7 @@ impl Process {
         if table.is_none() && self.view(name).is_none() {
             return Err(trouble("42P01", "view does not exist"));
         }
-        self.lock(Thing::View(name), Mode::Alone).await?;
+        self.lock(Thing::View(name), Mode::Exclusive).await?;
         match (self.view(name), table) {
             (None, None) => return Err(trouble("42P01", "view does not exist")),
             (Some(_), Some(_)) if !replaces => return Err(trouble("42P07", "relation already exists")),

@@ -8,7 +8,7 @@ mod host;
 
 use super::elections::Seen as Election;
 use super::pipe::{Reader, Writer, pipe};
-use super::store::{Gate, Hears, Reached, State};
+use super::store::{DelayedListener, Gate, Reached, State};
 use super::world::{Plan, World};
 use fencegate::metrics::Metrics;
 use fencegate::state::database::SharedDatabase;
@@ -88,8 +88,8 @@ impl Proxy {
         let (here, stands) = (world.clone(), gate.clone());
         let id = name.clone();
         let store = move |listener| {
-            let hears = Hears::new(here.clone(), &id, listener, stands.clone());
-            let store = here.server.store.store(&id, hears);
+            let listener = DelayedListener::new(here.clone(), &id, listener, stands.clone());
+            let store = here.server.store.store(&id, listener);
             Reached::new(here, store, stands) as Arc<dyn Store>
         };
         let fence =

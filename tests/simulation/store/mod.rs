@@ -4,11 +4,11 @@
 //! Owns the faults of control connections. Each operation takes effect at one moment or never. A fault is reported as
 //! PostgreSQL's own store reports it.
 
+mod delayed_listener;
 mod gate;
-mod hears;
 
+pub use delayed_listener::DelayedListener;
 pub use gate::{Gate, State};
-pub use hears::Hears;
 
 use super::server::qualified;
 use super::world::{Chances, Dice, World, moment, pass};

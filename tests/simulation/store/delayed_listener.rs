@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
 /// Delivers notifications to a proxy, late.
-pub struct Hears {
+pub struct DelayedListener {
     world: Arc<World>,
     /// The proxy's listener.
     name: String,
@@ -17,10 +17,10 @@ pub struct Hears {
     proxy: Arc<Gate>,
 }
 
-impl Hears {
+impl DelayedListener {
     pub fn new(world: Arc<World>, name: &str, inner: Arc<dyn Listener>, proxy: Arc<Gate>) -> Arc<Self> {
         let chances = Chances::new(&world);
-        Arc::new(Hears { world, name: name.to_owned(), inner, chances, proxy })
+        Arc::new(DelayedListener { world, name: name.to_owned(), inner, chances, proxy })
     }
 
     fn later(&self, tell: impl FnOnce(&dyn Listener) + Send + 'static) {
@@ -36,13 +36,13 @@ impl Hears {
     }
 }
 
-impl fmt::Debug for Hears {
+impl fmt::Debug for DelayedListener {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a listener, over a network")
     }
 }
 
-impl Listener for Hears {
+impl Listener for DelayedListener {
     fn listens(&self, connection: u64) {
         self.inner.listens(connection);
         let mut dice = self.chances.next();
