@@ -231,7 +231,7 @@ impl Host for OneSession {
     fn withdraw_definitions(&self) {}
 
     fn read(&self, text: &[u8], lexing: Lexing, with_rows: bool, _: Option<ParsePermit>) -> Result<Analysis, Task> {
-        self.cache.get(text, lexing, with_rows).ok_or(Task::ParsePermit { apart: false })
+        self.cache.get(text, lexing, with_rows).ok_or(Task::ParsePermit { out_of_process: false })
     }
 
     fn room(&self, _: usize, _: usize, _: bool) -> Option<Room> {

@@ -379,9 +379,10 @@ impl Performing {
                 Done::VacatedDatabase,
                 background.spawn(context.vacate_database(wanted, role).map(|()| Done::VacatedDatabase)),
             ),
-            Task::ParsePermit { apart } => {
-                (Done::ParsePermit(None), tokio::spawn(context.wait_for_parse_permit(apart).map(Done::ParsePermit)))
-            }
+            Task::ParsePermit { out_of_process } => (
+                Done::ParsePermit(None),
+                tokio::spawn(context.wait_for_parse_permit(out_of_process).map(Done::ParsePermit)),
+            ),
             Task::Room { bytes, there, behind } => {
                 (Done::Room(None), tokio::spawn(context.wait_for_room(bytes, there, behind).map(Done::Room)))
             }
@@ -436,7 +437,7 @@ mod tests {
         let shared = Shared::of_test();
         let permits = &shared.parse_permits;
         let all: Vec<_> = (0..10).map_while(|_| permits.try_take("stranger")).collect();
-        let waits = begin(Task::ParsePermit { apart: false }, &session(&shared)).await;
+        let waits = begin(Task::ParsePermit { out_of_process: false }, &session(&shared)).await;
         drop(waits);
         yield_now().await;
         drop(all);

@@ -141,13 +141,13 @@ impl Context {
     }
 
     /// Waits for a permit to parse a text that may take long. Cancel-safe.
-    pub fn wait_for_parse_permit(&self, apart: bool) -> impl Future<Output = Option<ParsePermit>> + use<> {
-        self.parse_permits(apart).take(&self.role)
+    pub fn wait_for_parse_permit(&self, out_of_process: bool) -> impl Future<Output = Option<ParsePermit>> + use<> {
+        self.parse_permits(out_of_process).take(&self.role)
     }
 
     /// The permits for parsing here, or in another process.
-    pub(super) fn parse_permits(&self, apart: bool) -> &ParsePermits {
-        if apart { &self.shared.parse_permits_apart } else { &self.shared.parse_permits }
+    pub(super) fn parse_permits(&self, out_of_process: bool) -> &ParsePermits {
+        if out_of_process { &self.shared.parse_permits_out_of_process } else { &self.shared.parse_permits }
     }
 
     /// Waits for room for a message of `bytes`. `there`: bytes that have arrived. None on timeout. Cancel-safe.
@@ -288,17 +288,17 @@ impl Host for SessionHost {
         if let Some(read) = cache.get(text, lexing, with_rows) {
             return Ok(read);
         }
-        let take_permit = |apart| {
-            let permits = self.context.parse_permits(apart);
-            permits.try_take(&self.context.role).ok_or(Task::ParsePermit { apart })
+        let take_permit = |out_of_process| {
+            let permits = self.context.parse_permits(out_of_process);
+            permits.try_take(&self.context.role).ok_or(Task::ParsePermit { out_of_process })
         };
         // Other sessions of this thread continue on another thread.
-        let read_apart = || {
+        let read_out_of_process = || {
             let read = || reader_process::read(text, lexing, with_rows);
-            relay::without_delaying_others(|| cache.read_apart(text, lexing, with_rows, read))
+            relay::without_delaying_others(|| cache.read_out_of_process(text, lexing, with_rows, read))
         };
-        if permit.as_ref().is_some_and(|permit| permit.apart) {
-            return Ok(read_apart());
+        if permit.as_ref().is_some_and(|permit| permit.out_of_process) {
+            return Ok(read_out_of_process());
         }
         let permit = permit.map_or_else(|| take_permit(false), Ok)?;
         if let Some(proved) = relay::without_delaying_others(|| cache.prove(text, lexing, with_rows)) {
@@ -307,7 +307,7 @@ impl Host for SessionHost {
         // Release the permit first: texts that parse fast must not wait for slow ones.
         drop(permit);
         let _permit = take_permit(true)?;
-        Ok(read_apart())
+        Ok(read_out_of_process())
     }
 
     fn room(&self, bytes: usize, there: usize, behind: bool) -> Option<Room> {

@@ -144,30 +144,30 @@ pub struct ParsePermits {
     /// Shares of the roles that hold a permit or wait for one, by login role.
     roles: Mutex<HashMap<String, Weak<Semaphore>>>,
     /// True if the permits are for parsing in another process.
-    apart: bool,
+    out_of_process: bool,
 }
 
 impl ParsePermits {
     /// Creates `all` permits. One role may use all but one of them, and at least one.
-    pub fn new(all: usize, apart: bool) -> Self {
+    pub fn new(all: usize, out_of_process: bool) -> Self {
         let of_each = all.saturating_sub(1).max(1);
-        ParsePermits { all: Arc::new(Semaphore::new(all)), of_each, roles: Mutex::default(), apart }
+        ParsePermits { all: Arc::new(Semaphore::new(all)), of_each, roles: Mutex::default(), out_of_process }
     }
 
     /// Returns a permit for a session of the role if one is free.
     pub fn try_take(&self, role: &str) -> Option<ParsePermit> {
         let of_role = self.of(role).try_acquire_owned().ok()?;
         let of_all = self.all.clone().try_acquire_owned().ok()?;
-        Some(ParsePermit::new((of_all, of_role), self.apart))
+        Some(ParsePermit::new((of_all, of_role), self.out_of_process))
     }
 
     /// Waits for a permit. Cancel-safe.
     pub fn take(&self, role: &str) -> impl Future<Output = Option<ParsePermit>> + Send + use<> {
-        let (of_role, of_all, apart) = (self.of(role), self.all.clone(), self.apart);
+        let (of_role, of_all, out_of_process) = (self.of(role), self.all.clone(), self.out_of_process);
         async move {
             let of_role = of_role.acquire_owned().await.ok()?;
             let of_all = of_all.acquire_owned().await.ok()?;
-            Some(ParsePermit::new((of_all, of_role), apart))
+            Some(ParsePermit::new((of_all, of_role), out_of_process))
         }
     }
 

@@ -130,7 +130,7 @@ pub struct Shared {
     /// Permits for reading the tokens of long texts: `TOKENS_AT_ONCE`.
     pub parse_permits: ParsePermits,
     /// Permits for parsing in another process: [`READERS`].
-    pub parse_permits_apart: ParsePermits,
+    pub parse_permits_out_of_process: ParsePermits,
     /// Room for long messages that the server can receive immediately.
     pub room: Arc<MessageBudget>,
     /// Room for messages behind unanswered ones: `HELD_BEHIND` bytes.
@@ -209,7 +209,7 @@ impl Shared {
             cancels: Semaphore::new(CANCELS),
             wrong_packets: Semaphore::new(WRONG_PACKETS),
             parse_permits: ParsePermits::new(TOKENS_AT_ONCE, false),
-            parse_permits_apart: ParsePermits::new(READERS, true),
+            parse_permits_out_of_process: ParsePermits::new(READERS, true),
             authority,
             etcd: Mutex::new(etcd),
             databases: Databases::default(),

@@ -299,7 +299,7 @@ mod tests {
         for stage in [
             Stage::Settling,
             Stage::Asking(Question::Role),
-            Stage::Requesting(Box::new(Task::ParsePermit { apart: false })),
+            Stage::Requesting(Box::new(Task::ParsePermit { out_of_process: false })),
             Stage::Performing,
             Stage::BehindAdmit,
             Stage::Restarting,
@@ -315,7 +315,7 @@ mod tests {
     fn a_requested_task_starts_once() {
         let mut message = Message::default();
         assert!(message.take_request().is_none());
-        message.set_stage(Stage::Requesting(Box::new(Task::ParsePermit { apart: false })));
+        message.set_stage(Stage::Requesting(Box::new(Task::ParsePermit { out_of_process: false })));
         assert!(message.take_request().is_some() && message.waits_for_task());
         assert!(message.take_request().is_none() && message.waits_for_task());
     }

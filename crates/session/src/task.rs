@@ -20,8 +20,8 @@ pub enum Task {
     /// Close the control connections to a database for a statement of that role that needs it without other
     /// connections.
     VacateDatabase(ExclusiveUse, Role),
-    /// Wait for a permit to parse a text that may take long; `apart`: in another process.
-    ParsePermit { apart: bool },
+    /// Wait for a permit to parse a text that may take long; `out_of_process`: in another process.
+    ParsePermit { out_of_process: bool },
     /// Wait for room for a message of `bytes`, with `there` of them received. `behind`: it follows messages that the
     /// server may not answer for long.
     Room { bytes: usize, there: usize, behind: bool },
@@ -46,14 +46,14 @@ pub enum Done {
 /// A permit to parse a text that may take long, until it is dropped.
 pub struct ParsePermit {
     /// In another process: the text's tokens alone do not prove its effects.
-    pub apart: bool,
+    pub out_of_process: bool,
     _held: Box<dyn Any + Send + Sync>,
 }
 
 impl ParsePermit {
     /// `held` is dropped together with the permit.
-    pub fn new(held: impl Any + Send + Sync, apart: bool) -> Self {
-        ParsePermit { apart, _held: Box::new(held) }
+    pub fn new(held: impl Any + Send + Sync, out_of_process: bool) -> Self {
+        ParsePermit { out_of_process, _held: Box::new(held) }
     }
 }
 

@@ -109,7 +109,7 @@ impl Cache {
     }
 
     /// Like [`Cache::get`], for a text of any length, in linear time. None if its tokens do not suffice: use
-    /// [`Cache::read_apart`].
+    /// [`Cache::read_out_of_process`].
     pub fn prove(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         let remembered = self.find(text, lexing, with_rows);
         remembered.or_else(|| Some(self.keep(text, lexing, with_rows, proved(text, lexing, with_rows)?)))
@@ -117,7 +117,7 @@ impl Cache {
 
     /// Like [`Cache::get`], for texts that need full parsing: `read` parses in another process, within limits, or
     /// reports that it did not finish.
-    pub fn read_apart(
+    pub fn read_out_of_process(
         &self,
         text: &[u8],
         lexing: Lexing,
@@ -163,7 +163,8 @@ impl Cache {
 
     #[cfg(test)]
     pub(super) fn get_slowly(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Analysis {
-        self.prove(text, lexing, with_rows).unwrap_or_else(|| self.read_apart(text, lexing, with_rows, || None))
+        self.prove(text, lexing, with_rows)
+            .unwrap_or_else(|| self.read_out_of_process(text, lexing, with_rows, || None))
     }
 
     #[cfg(test)]

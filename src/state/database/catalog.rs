@@ -224,7 +224,7 @@ impl SharedDatabase {
         }
         drop(turn);
         // Only this session can have created them, so no other session waits.
-        let _turn = self.reading_apart.lock().await;
+        let _turn = self.session_reading.lock().await;
         let schema = self.known.lock().lacking_session(wanted).cloned();
         if let Some(schema) = schema {
             let attempted = (Instant::now(), self.changes());

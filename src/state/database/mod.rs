@@ -68,7 +68,7 @@ pub struct SharedDatabase {
     /// Held while the catalog is read. Other sessions wait for it.
     reading: tokio::sync::Mutex<()>,
     /// Held by a reading that only one session needs.
-    reading_apart: tokio::sync::Mutex<()>,
+    session_reading: tokio::sync::Mutex<()>,
     known: Mutex<CatalogState>,
     /// Tasks that are aborted when this value is dropped. They hold a reference only while they work.
     tasks: Mutex<Vec<AbortHandle>>,
@@ -98,7 +98,7 @@ impl SharedDatabase {
             definitions: AllDefinitions::default(),
             recorded: tokio::sync::Mutex::default(),
             reading: tokio::sync::Mutex::default(),
-            reading_apart: tokio::sync::Mutex::default(),
+            session_reading: tokio::sync::Mutex::default(),
             known: Mutex::default(),
             tasks: Mutex::default(),
         })

@@ -60,12 +60,12 @@ impl Hosting {
             }),
             Task::CheckOwner(..) => tokio::spawn(async { Done::CheckedOwner(HashSet::new()) }),
             Task::VacateDatabase(..) => tokio::spawn(async { Done::VacatedDatabase }),
-            Task::ParsePermit { apart } => {
+            Task::ParsePermit { out_of_process } => {
                 let mut dice = self.chances.next();
                 tokio::spawn(async move {
                     let most = if dice.chance(50) { 3 } else { 60 };
                     pass(&mut dice, most).await;
-                    Done::ParsePermit(dice.chance(90).then(|| ParsePermit::new((), apart)))
+                    Done::ParsePermit(dice.chance(90).then(|| ParsePermit::new((), out_of_process)))
                 })
             }
             Task::Room { .. } => tokio::spawn(async { Done::Room(None) }),
@@ -159,11 +159,11 @@ impl Host for Hosting {
         permit: Option<ParsePermit>,
     ) -> Result<Analysis, Task> {
         let permits = self.proxy.world.plan.permits;
-        if permits > 0 && !permit.as_ref().is_some_and(|permit| permit.apart) {
+        if permits > 0 && !permit.as_ref().is_some_and(|permit| permit.out_of_process) {
             // A text may need a second permit, to be parsed in another process.
-            let apart = permit.is_some();
+            let out_of_process = permit.is_some();
             if self.chances.next().chance(permits) {
-                return Err(Task::ParsePermit { apart });
+                return Err(Task::ParsePermit { out_of_process });
             }
         }
         let cache = if text.contains(&b'\\') { &self.proxy.odd_texts } else { &*CACHE };
