@@ -182,7 +182,7 @@ impl Host for OneSession {
         &self.fence
     }
 
-    fn take_up_policies(&mut self) -> bool {
+    fn adopt_policies(&mut self) -> bool {
         false
     }
 

@@ -84,7 +84,7 @@ pub(super) fn contradictions(scene: &Scene, row: &Row) -> Vec<String> {
     if !matches!(successor, DemoReply::Done(_)) {
         found.push(format!("the new leader could not write: {successor}"));
     }
-    if !is_as_fated(*fate, zombie) {
+    if !is_expected(*fate, zombie) {
         found.push(format!("the old leader received {zombie:?}, not {fate:?}"));
     }
     if row != expected {
@@ -93,7 +93,7 @@ pub(super) fn contradictions(scene: &Scene, row: &Row) -> Vec<String> {
     found
 }
 
-fn is_as_fated(fate: Fate, answer: &DemoReply) -> bool {
+fn is_expected(fate: Fate, answer: &DemoReply) -> bool {
     match (fate, answer) {
         (Fate::Lands, DemoReply::Done(_)) => true,
         (Fate::Rejected, DemoReply::Refused { severity, code, .. }) => severity == "ERROR" && code == "LF001",

@@ -8,7 +8,7 @@
 //!
 //! Unless documented otherwise, functions are not cancel-safe: dropping a driver closes both sockets.
 
-use super::peer::{Peer, Sink, Source, give_back, lend};
+use super::peer::{Peer, Sink, Source, allocate, recycle};
 use super::term::{Alarm, Signal, Term};
 use crate::relay;
 use crate::state::context::{self, SessionHost};
@@ -160,7 +160,7 @@ impl Driver {
         let Session { client, server, .. } = &mut self.session;
         for (from, to) in [(&client.input, &mut server.output), (&server.input, &mut client.output)] {
             if !from.is_empty() {
-                lend(to);
+                allocate(to);
             }
         }
         let since = now();
@@ -211,7 +211,7 @@ impl Driver {
             alarm => {
                 self.turns = 0;
                 let Session { client, server, .. } = &mut self.session;
-                [&mut client.output, &mut server.output].into_iter().for_each(give_back);
+                [&mut client.output, &mut server.output].into_iter().for_each(recycle);
                 alarm
             }
         }

@@ -115,7 +115,7 @@ impl Source {
     pub fn poll_fill(&mut self, context: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         // Most calls.
         if self.half.is_drained() {
-            give_back(input);
+            recycle(input);
             return Poll::Pending;
         }
         self.poll_read(context, input)
@@ -123,10 +123,10 @@ impl Source {
 
     fn poll_read(&mut self, context: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         if self.half.poll_readable(context)?.is_pending() {
-            give_back(input);
+            recycle(input);
             return Poll::Pending;
         }
-        lend(input);
+        allocate(input);
         let read = match &mut self.half {
             ReadHalf::Relayed(socket) => socket.poll_fill(input, self.at_once)?,
             half => {
@@ -138,7 +138,7 @@ impl Source {
         };
         let Poll::Ready(read) = read else {
             // With TLS, only a read can detect the end.
-            give_back(input);
+            recycle(input);
             return Poll::Pending;
         };
         if read == self.at_once {
@@ -225,7 +225,7 @@ thread_local! {
 
 /// Frees the memory of an empty buffer, because most sessions are idle.
 #[inline]
-pub fn give_back(buffer: &mut BytesMut) {
+pub fn recycle(buffer: &mut BytesMut) {
     if buffer.is_empty() && buffer.capacity() > 0 {
         keep(std::mem::take(buffer));
     }
@@ -245,7 +245,7 @@ fn keep(mut buffer: BytesMut) {
 
 /// Gives memory to a buffer that has none.
 #[inline]
-pub fn lend(buffer: &mut BytesMut) {
+pub fn allocate(buffer: &mut BytesMut) {
     if buffer.capacity() == 0 {
         let spare = SPARE_BUFFERS.with_borrow_mut(Vec::pop);
         *buffer = spare.unwrap_or_else(|| BytesMut::with_capacity(SPARE));
@@ -281,7 +281,7 @@ impl Sink {
             output.advance(written);
             self.bytes += written as u64;
         }
-        give_back(output);
+        recycle(output);
         if self.unflushed {
             ready!(Pin::new(&mut self.half).poll_flush(context))?;
             self.unflushed = false;

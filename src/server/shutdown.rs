@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Time limit for the remaining sessions to end and to log their end.
-const GONE: Duration = Duration::from_secs(1);
+const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// Signals that stop the proxy.
 pub struct StopSignals(Signal, Signal);
@@ -73,7 +73,7 @@ pub async fn shut_down(shared: &Shared, sockets: &Sockets, signals: &mut StopSig
         () = signals.recv() => log_remaining_sessions(shared, "another signal"),
     }
     shared.set_phase(Phase::Ending);
-    tokio::time::timeout(FAREWELL + GONE, shared.connections.none_left()).await.ok();
+    tokio::time::timeout(FAREWELL + END_LIMIT, shared.connections.none_left()).await.ok();
     sign_off(&shared.shared_databases()).await;
     tracing::info!("stopped");
 }

@@ -112,13 +112,13 @@ impl Taken {
         self.most.max(WAIT_AT_LEAST)
     }
 
-    fn crowds(&mut self) -> impl Iterator<Item = &mut WaitingConnections> {
+    fn waiting_lists(&mut self) -> impl Iterator<Item = &mut WaitingConnections> {
         [&mut self.silent, &mut self.speaking].into_iter().chain(&mut self.queues)
     }
 
     /// Removes the connection from the waiting ones.
     fn leave(&mut self, source: SourceAddress, number: u64) {
-        self.crowds().for_each(|crowd| drop(crowd.remove(source, number)));
+        self.waiting_lists().for_each(|list| drop(list.remove(source, number)));
     }
 
     /// Evicts one waiting connection. Silent ones get at most half of the room, so that they cannot evict the others.
@@ -126,7 +126,7 @@ impl Taken {
         if self.silent.len() >= self.room().div_ceil(2) {
             return self.silent.pop_longest();
         }
-        self.crowds().max_by_key(|crowd| crowd.len())?.pop_longest()
+        self.waiting_lists().max_by_key(|list| list.len())?.pop_longest()
     }
 
     /// Returns true if no place is free and no login will free one.

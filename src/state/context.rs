@@ -201,7 +201,7 @@ impl Host for SessionHost {
         &self.record.fence
     }
 
-    fn take_up_policies(&mut self) -> bool {
+    fn adopt_policies(&mut self) -> bool {
         let Context { receiver, policies, admitted, fenced, has_database, shared_database, .. } = &mut self.context;
         if !receiver.has_changed().unwrap_or(false) {
             return false;

@@ -101,12 +101,12 @@ async fn beat(database: &Database, reported: &mut Option<StoreError>) {
     let context = database.context();
     let beaten = context.store().beat().await;
     context.watcher.set_queue_usage(beaten.as_ref().ok().copied());
-    let trouble = beaten.err();
-    if let Some(error) = trouble.as_ref().filter(|error| reported.as_ref() != Some(error) && !database.fences_nothing())
+    let failure = beaten.err();
+    if let Some(error) = failure.as_ref().filter(|error| reported.as_ref() != Some(error) && !database.fences_nothing())
     {
         tracing::warn!(database = database.name(), %error, "control_not_listening");
     }
-    *reported = trouble;
+    *reported = failure;
 }
 
 /// Announces the fences enforced here if they have changed or the connection is new. Never opens a connection: the next

@@ -170,7 +170,7 @@ impl<C: Share> SessionState<C> {
 
     /// Retries until the place is certainly given up, because renewals for the others keep the lease alive. Must not be
     /// canceled.
-    async fn leave_for_certain(self: Arc<Self>, candidate: Candidate, patience: Patience) {
+    async fn leave_with_retries(self: Arc<Self>, candidate: Candidate, patience: Patience) {
         while let Err(Error::Unreachable { .. }) = self.leave(&candidate, patience).await {
             sleep(PAUSE).await;
         }
@@ -253,7 +253,7 @@ impl<C: Share> Coordinator for SharedLease<C> {
                 debug!(%election, %error, "removing a place that the candidate may have taken");
                 let (election, holder, ttl) = (election.clone(), holder.to_owned(), lease.ttl);
                 let candidate = Candidate { election, holder, lease: lease.id, token: 0, ttl };
-                tokio::spawn(shared.clone().leave_for_certain(candidate, patience));
+                tokio::spawn(shared.clone().leave_with_retries(candidate, patience));
             }
         }
         entered
@@ -302,7 +302,7 @@ impl<C: Share> Coordinator for SharedLease<C> {
         self.shared.state().members.insert(candidate.election.clone(), Member::Leaving);
         let left = self.shared.leave(candidate, patience).await;
         if let Err(Error::Unreachable { .. }) = left {
-            tokio::spawn(self.shared.clone().leave_for_certain(candidate.clone(), patience));
+            tokio::spawn(self.shared.clone().leave_with_retries(candidate.clone(), patience));
         }
         left
     }

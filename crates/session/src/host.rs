@@ -23,7 +23,7 @@ pub trait Host: Send {
 
     /// Adopts policies that have come into force since the last call. Returns true if statements are judged from now on and
     /// were not before.
-    fn take_up_policies(&mut self) -> bool;
+    fn adopt_policies(&mut self) -> bool;
 
     /// Returns true if statements have to be judged.
     fn is_fenced(&self) -> bool;

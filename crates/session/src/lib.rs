@@ -75,7 +75,7 @@ impl<H: Host> Session<H> {
     /// The order of events in a step: new policies, the server's replies, the end of what the message at hand waits for, the
     /// client's messages, the next task.
     fn handle_input(&mut self) -> Result<Step, End> {
-        self.take_up_policies()?;
+        self.adopt_policies()?;
         self.handle_server()?;
         if self.server.ended && self.client.output.len() < HIGH_WATER {
             return Err(End::Server);
@@ -100,8 +100,8 @@ impl<H: Host> Session<H> {
         }
     }
 
-    fn take_up_policies(&mut self) -> Result<(), End> {
-        if self.host.take_up_policies() {
+    fn adopt_policies(&mut self) -> Result<(), End> {
+        if self.host.adopt_policies() {
             // Names and settings from the time without fences are unknown.
             self.names.forget();
             self.settings.forget();

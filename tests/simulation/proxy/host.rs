@@ -83,7 +83,7 @@ impl Host for Hosting {
         &self.fence
     }
 
-    fn take_up_policies(&mut self) -> bool {
+    fn adopt_policies(&mut self) -> bool {
         if self.receiver.has_changed().unwrap_or(false) {
             self.policies = self.receiver.borrow_and_update().clone();
         }

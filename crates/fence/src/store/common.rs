@@ -127,7 +127,7 @@ impl Common {
 /// Pauses between two attempts, and between two looks at the processes: after a look that could terminate some, and after one
 /// that could terminate none.
 const PAUSE: Duration = Duration::from_millis(10);
-const PAUSE_IN_VAIN: Duration = Duration::from_millis(50);
+const FUTILE_PAUSE: Duration = Duration::from_millis(50);
 /// Time for which a named process is not named again.
 const NAMED_FOR: Duration = Duration::from_secs(60);
 /// Maximum number of processes that count as named.
@@ -289,7 +289,7 @@ impl Looker<'_> {
             }
             let Some((pid, start)) = control() else { continue };
             let look = timeout_at(until, self.look((&pid, &start))).await.ok().flatten();
-            pause = if look.is_some_and(|it| it.ends_some) { PAUSE } else { PAUSE_IN_VAIN };
+            pause = if look.is_some_and(|it| it.ends_some) { PAUSE } else { FUTILE_PAUSE };
         }
     }
 

@@ -381,12 +381,11 @@ async fn attempt(
     let of_state = role.or(before.owner.as_deref().filter(|_| !before.has_state)).map(quote_name);
     // The new owner of an object needs CREATE on its schema. The schema of the tables is transferred last: a role that does
     // not inherit the new owner's privileges could no longer name the tables.
-    let transfer = role
-        .map_or_else(String::new, |role| format!("; ALTER SCHEMA fencegate OWNER TO {}", quote_name(role)))
+    let alter = role.map_or_else(String::new, |role| format!("; ALTER SCHEMA fencegate OWNER TO {}", quote_name(role)))
         + &of_state
             .as_ref()
             .map_or_else(String::new, |owner| format!("; GRANT CREATE ON SCHEMA fencegate_state TO {owner}"));
-    script.run(client, &format!("{}{create}{SCHEMA}{transfer}", all(&temporary.grants))).await?;
+    script.run(client, &format!("{}{create}{SCHEMA}{alter}", all(&temporary.grants))).await?;
     let changes = match role.or(before.owner.as_deref()) {
         Some(owner) => changes_of_owner(client, owner, role.is_none().then_some(&before)).await?,
         None => String::new(),

@@ -95,12 +95,12 @@ impl Guard {
         let guard = Guard { pid: Pid::from_raw(child.id().cast_signed()), command: None, orders, reports };
         // A lock of the state that is held while waiting would delay the renewals.
         let deadline = leadership.state().deadline;
-        guard.tell(deadline).await;
+        guard.set_deadline(deadline).await;
         Ok(guard)
     }
 
     /// Sets the deadline of the group. Cancel-safe: it sends the whole message or nothing.
-    pub(super) async fn tell(&self, deadline: BootInstant) {
+    pub(super) async fn set_deadline(&self, deadline: BootInstant) {
         let order = Order { deadline: deadline.since_boot(), command: self.command }.to_bytes();
         loop {
             // A guard that has ended reads nothing; SIGCHLD reports its end.

@@ -72,7 +72,7 @@ pub async fn run(
         return Ok(CommandOutcome::Lost);
     }
     let family = Family::start(guard, leadership, command)?;
-    family.guard.tell(notified).await;
+    family.guard.set_deadline(notified).await;
     let mut supervisor = Supervisor { leadership, terms, family, ending: None, awaits_terminal: false };
     while !supervisor.is_gone()? {
         tokio::select! {
@@ -193,7 +193,7 @@ impl Supervisor<'_> {
             Some(ending) if ending.lost => ending.kill_at,
             _ => renewed(self.leadership, notified).await,
         };
-        self.family.guard.tell(time).await;
+        self.family.guard.set_deadline(time).await;
         time
     }
 

@@ -87,7 +87,7 @@ impl Host for OneSession {
         &self.fence
     }
 
-    fn take_up_policies(&mut self) -> bool {
+    fn adopt_policies(&mut self) -> bool {
         self.fenced |= self.takes_up;
         std::mem::take(&mut self.takes_up)
     }

@@ -66,8 +66,8 @@ pub fn read(text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Result<Scrip
 
 /// Starts a reader. Without readers the proxy refuses many texts, so it logs the first failure.
 fn start() -> io::Result<ReaderProcess> {
-    static TOLD: Once = Once::new();
-    ReaderProcess::start().inspect_err(|error| TOLD.call_once(|| tracing::warn!(%error, "reader_not_started")))
+    static LOGGED: Once = Once::new();
+    ReaderProcess::start().inspect_err(|error| LOGGED.call_once(|| tracing::warn!(%error, "reader_not_started")))
 }
 
 /// The length of the text, the settings for parsing it, and the text.
