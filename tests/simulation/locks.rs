@@ -66,6 +66,15 @@ impl Locks {
         self.waiting.remove(&pid);
     }
 
+    /// Returns true if the process holds a lock that no fence covers: on a view, or on a table without a fence.
+    pub fn holds_unfenced(&self, pid: i32) -> bool {
+        let is_unfenced = |thing: &Thing| match thing {
+            Thing::Row(table, _) | Thing::Table(table) => !table.is_fenced(),
+            Thing::View(_) => true,
+        };
+        self.held.iter().any(|(thing, held)| held.contains_key(&pid) && is_unfenced(thing))
+    }
+
     /// Returns true if one of these processes waits for that one, directly or indirectly.
     fn wait_for(&self, some: &[i32], pid: i32) -> bool {
         let (mut seen, mut left) = (Vec::new(), some.to_vec());

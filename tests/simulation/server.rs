@@ -210,6 +210,11 @@ impl Server {
         self.released.notify_waiters();
     }
 
+    /// Returns true if the process holds a lock that no fence covers.
+    pub fn holds_unfenced(&self, pid: i32) -> bool {
+        self.state().locks.holds_unfenced(pid)
+    }
+
     /// The process has locked rows of a fenced table, and presents no token.
     pub fn locks_without_token(&self, pid: i32) {
         self.state().unfenced.insert(pid);
@@ -268,8 +273,8 @@ impl Server {
     }
 
     /// The epoch under which the process is admitted with that token.
-    pub fn admission(&self, pid: i32, fence: Fence, token: i64) -> Option<Epoch> {
-        let admitted = self.store.admissions(pid, fence.name());
+    pub fn admission(&self, process: &Identity, fence: Fence, token: i64) -> Option<Epoch> {
+        let admitted = self.store.admissions(process, fence.name());
         admitted.into_iter().filter(|epoch| epoch.token == token).max()
     }
 

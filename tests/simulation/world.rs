@@ -248,9 +248,10 @@ impl World {
     }
 
     /// The client is silent but keeps its connection for as long as that is permitted. A client with locks that no
-    /// fence covers disconnects, because the current leader would wait for it.
+    /// fence covers disconnects: the current leader would wait for it, or for a session that waits for it.
     pub fn stall(&self, client: Client) {
-        if self.server.has_locks_without_token(client.process().load(Ordering::Relaxed)) {
+        let pid = client.process().load(Ordering::Relaxed);
+        if self.server.has_locks_without_token(pid) || self.server.holds_unfenced(pid) {
             return;
         }
         if let Some(stalled) = &mut *self.stalled.lock().unwrap() {

@@ -211,7 +211,7 @@ impl Proxy {
     }
 
     fn has_row(&self, client: &Client, resource: &str) -> bool {
-        !self.server.admissions(client.pid, resource).is_empty()
+        !self.server.admissions(&process(client.pid), resource).is_empty()
     }
 }
 

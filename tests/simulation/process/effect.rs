@@ -202,7 +202,7 @@ impl Process {
         let Some(Transaction { writes, views, .. }) = self.transaction.take() else { return };
         let (world, pid) = (self.world.clone(), self.identity.pid);
         for write in writes.iter().filter(|write| write.fence.table.is_fenced()) {
-            let admitted = world.server.store.admissions(pid, write.fence.name());
+            let admitted = world.server.store.admissions(&self.identity, write.fence.name());
             if write.epoch.is_none_or(|epoch| !admitted.contains(&epoch)) {
                 let why = format!("process {pid} commits {} under {:?}, which is not there", write.id, write.epoch);
                 world.judge.object(why);

@@ -112,7 +112,7 @@ impl Process {
 
     /// The epoch under which the process may write.
     fn admission(&self, fence: Fence) -> Option<Epoch> {
-        self.token(fence).and_then(|token| self.world.server.admission(self.identity.pid, fence, token))
+        self.token(fence).and_then(|token| self.world.server.admission(&self.identity, fence, token))
     }
 
     /// Records a lock on rows of the table or on the whole table. A session with a token locks under an admission, and

@@ -174,10 +174,13 @@ impl Server {
     }
 
     /// The epochs under which the process is admitted to the resource.
-    pub fn admissions(&self, pid: i32, resource: &str) -> Vec<Epoch> {
+    pub fn admissions(&self, of: &Identity, resource: &str) -> Vec<Epoch> {
         let state = self.state();
         let rows = state.admissions.iter().map(|it| &it.row);
-        rows.filter(|row| row.pid == pid && row.resource == resource).map(|row| row.epoch).collect()
+        let is_it = |row: &&AdmissionRow| {
+            row.pid == of.pid && row.backend_start == of.backend_start && row.resource == resource
+        };
+        rows.filter(is_it).map(|row| row.epoch).collect()
     }
 
     /// Adds a row that no Admit has written, unless its key exists. `is_copy`: as if copied from another database.

@@ -59,7 +59,7 @@ async fn a_session_that_raises_its_own_token_keeps_its_process_unless_it_has_wri
     let client = proxy.writer(1, "notes", 5).await;
     set_activity(&client, Activity::Waiting);
     assert_eq!(proxy.admit(&client, "notes", 6).await, "admitted");
-    assert_eq!(proxy.server.admissions(1, "notes"), [epoch(1, 6)]);
+    assert_eq!(proxy.server.admissions(&process(1), "notes"), [epoch(1, 6)]);
     let written = "token 7 for resource notes: the transaction has already written under token 6";
     proxy.server.guard_passes(1, "notes");
     assert_eq!(proxy.admit(&client, "notes", 7).await, written);
