@@ -74,7 +74,7 @@ impl Definitions {
         self.extent = self.extent.max(extent);
         self.shadow_keys |= shadows;
         if are_more || self.count_for_others() != was_published {
-            host.publish_definitions(&self.own);
+            host.publish_definitions(&self.own.for_others());
         }
     }
 

@@ -9,11 +9,8 @@ use super::session::Session;
 use fencegate_catalog::Catalog;
 use fencegate_fence::Role;
 use fencegate_policy::Opaque;
-use fencegate_statement::{OWN_SCHEMAS, RelationName, Statement, StatementKind};
+use fencegate_statement::{OWN_SCHEMAS, RelationName, Statement, StatementKind, TEMPORARY};
 use std::sync::Arc;
-
-/// The schema that the server searches first, if the session has one and the path does not name it.
-const TEMPORARY: &str = "pg_temp";
 
 /// When the server looks up the names of the statements at hand.
 #[derive(Clone, Copy, PartialEq, Eq)]

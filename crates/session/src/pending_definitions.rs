@@ -8,7 +8,7 @@ use fencegate_catalog::{Catalog, Dependencies};
 use fencegate_fence::store::StoreError;
 use fencegate_policy::PolicySet;
 use fencegate_statement::rows::Rows;
-use fencegate_statement::{Operation, Redirect, RelationName, Statement, Write};
+use fencegate_statement::{Operation, Redirect, RelationName, Statement, TEMPORARY, Write};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -62,6 +62,16 @@ impl PendingDefinitions {
             *self = PendingDefinitions::everything();
         }
         are_more
+    }
+
+    /// The part that counts for other sessions. The server lets only superusers write through temporary views of another session.
+    pub fn for_others(&self) -> Self {
+        let mut others = self.clone();
+        others.schemas.retain(|_, schemas| {
+            schemas.retain(|schema| schema.as_deref() != Some(TEMPORARY));
+            !schemas.is_empty()
+        });
+        others
     }
 
     /// Every relation is suspect.
@@ -212,6 +222,18 @@ mod tests {
         for text in ["INSERT INTO x.v VALUES (1)", "DELETE FROM u", "DROP VIEW v", "SELECT 1 FROM v FOR UPDATE"] {
             assert!(!written_by(&pending, text), "{text}");
         }
+    }
+
+    #[test]
+    fn temporary_views_count_only_for_their_session() {
+        let pending = after(&["CREATE TEMP VIEW v AS TABLE fenced"]);
+        for text in ["INSERT INTO v VALUES (1)", "DELETE FROM pg_temp.v"] {
+            assert!(written_by(&pending, text), "{text}");
+        }
+        assert!(!written_by(&pending, "DELETE FROM public.v"));
+        assert!(pending.for_others().is_empty());
+        let pending = after(&["CREATE TEMP VIEW v AS TABLE fenced", "CREATE VIEW v AS TABLE fenced"]);
+        assert!(written_by(&pending.for_others(), "DELETE FROM public.v"));
     }
 
     #[test]

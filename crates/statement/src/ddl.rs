@@ -3,7 +3,7 @@
 //! Must never treat a statement as harmless that can change or drop a table without naming it: such a statement is
 //! opaque.
 
-use super::facts::{parts, string};
+use super::facts::{TEMPORARY, parts, string};
 use super::query::{Walk, range_var};
 use super::rows::UNNEST;
 use super::{ExclusiveUse, OpaqueReason, Operation, Redirect, RelationName, Statement, StatementKind, own};
@@ -95,12 +95,17 @@ pub(super) fn rewrite(relation: &Option<RangeVar>, queries: &[Node], into: &mut 
     into.changes_catalog = true;
     let Some(relation) = relation else { return };
     into.defines.push(relation.into());
+    let mut from = RelationName::from(relation);
+    // The server creates a temporary view in the session's own schema, whatever the search path is.
+    if relation.relpersistence == "t" {
+        from.schema = Some(TEMPORARY.to_owned());
+    }
     let mut defined = Statement::default();
     let mut walk = Walk::new(&mut defined);
     queries.iter().filter(|query| !matches!(query.node, Some(N::NotifyStmt(_)))).for_each(|query| walk.node(query));
     let named = std::mem::take(&mut walk.relations);
     defined.settle();
-    let mut lead = |to| into.redirects.push(Redirect { relation: relation.into(), to });
+    let mut lead = |to| into.redirects.push(Redirect { relation: from.clone(), to });
     // The text does not show all targets.
     if defined.opaque.is_some() {
         lead(None);

@@ -12,6 +12,9 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
+/// The schema of the session's temporary relations. The server searches it first, unless the search path names it.
+pub const TEMPORARY: &str = "pg_temp";
+
 impl Statement {
     /// The effect of an `EXECUTE` or `FETCH` (this statement), given the statement of that name; `None` if that is
     /// unknown.

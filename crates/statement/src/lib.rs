@@ -45,6 +45,7 @@ mod values;
 pub(crate) use analyze::{LONGEST_TREE, read_text};
 pub use analyze::{analyze, analyze_rows, read_tokens};
 pub use cache::{Analysis, Cache};
+pub use facts::TEMPORARY;
 pub use kind::{OpaqueReason, StatementKind};
 pub use own::OWN_SCHEMAS;
 
