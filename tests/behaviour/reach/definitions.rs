@@ -97,9 +97,9 @@ fn definitions_are_known_after_commit_and_chain() {
 fn a_temporary_view_in_an_open_transaction_does_not_count_for_other_sessions() {
     let fenced = Fenced::start(SCHEMA, POLICY);
     let mut author = fenced.login();
-    for (name, expected) in [("ticks", "LF002"), ("inbox", "LF004")] {
+    for name in ["ticks", "inbox"] {
         ok(&mut author, &format!("BEGIN; CREATE TEMP VIEW {name} AS SELECT * FROM public.ticks"));
-        assert_eq!(code(&mut author, &format!("INSERT INTO {name} VALUES (1)")), expected);
+        assert_eq!(code(&mut author, &format!("INSERT INTO {name} VALUES (1)")), "LF004");
         ok(&mut author, &format!("ROLLBACK; BEGIN; CREATE TEMP VIEW {name} AS SELECT * FROM public.ticks"));
         for relation in ["ticks", "public.ticks", "inbox", "public.inbox"] {
             ok(&mut fenced.holder(1), &format!("INSERT INTO {relation} VALUES (1)"));
