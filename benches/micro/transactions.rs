@@ -67,6 +67,7 @@ impl Transactions {
             parameter: Parameter::new(ParameterValue::read(Some("47"))),
             path: Path::new(Some("public"), false),
             lexing: LEXING,
+            reported: None,
         };
         let now = Instant::now();
         let session = Session::new(host, Side::default(), Side::default(), started, now);

@@ -225,7 +225,7 @@ pub async fn establish_session(
     let record = SessionRecord::new(number, &startup, peer.to_owned(), backend, fence, parameter.current(), name);
     let replicates = startup.replication() != Replication::None;
     let path = Path::new(reported.path.unwrap_or(path).as_deref(), reported.reports_path);
-    let started = Settings { replicates, temporary, parameter, path, lexing: reported.lexing };
+    let started = Settings { replicates, temporary, parameter, path, lexing: reported.lexing, reported: None };
     let host = SessionHost { context, record: Arc::new(record) };
     Ok(Opened::Session(Box::new(Driver::new(host, client, server, started))))
 }

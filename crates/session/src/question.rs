@@ -187,7 +187,7 @@ impl<H: Host> Session<H> {
         let value = value.map_or(ParameterValue::Invalid, |value| ParameterValue::read(value.as_deref()));
         self.settings.parameter.learn(value);
         for (name, value) in ["standard_conforming_strings", "client_encoding"].into_iter().zip(columns.by_ref()) {
-            self.settings.lexing.note(name, &value.unwrap_or_default());
+            self.settings.show_lexing(name, &value.unwrap_or_default());
         }
         // Without an answer no path is trusted.
         self.message.facts.path = Some(columns.next().flatten().unwrap_or_default());

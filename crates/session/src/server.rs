@@ -347,7 +347,7 @@ impl<H: Host> Session<H> {
         self.client.output.extend_from_slice(&frame);
         match message::parameter_status(body(&frame)) {
             Some((name, value)) => {
-                self.settings.lexing.note(name, value);
+                self.settings.report_lexing(name, value);
                 match name {
                     "search_path" => self.settings.path.report(Some(value)),
                     "application_name" => self.host.note_application_name(value),

@@ -21,6 +21,9 @@ pub struct Settings {
     pub path: Path,
     /// The settings that decide how text is read.
     pub lexing: Lexing,
+    /// The reported values of `lexing`, while it has values that the server showed in answer to a query. An error or a rollback
+    /// undoes such a value, and the server then reports nothing.
+    pub reported: Option<Lexing>,
 }
 
 impl Settings {
@@ -36,8 +39,25 @@ impl Settings {
         self.path.error();
     }
 
-    /// ReadyForQuery.
+    /// The server has reported the value of a setting.
+    pub(super) fn report_lexing(&mut self, name: &str, value: &str) {
+        self.lexing.note(name, value);
+        if let Some(reported) = &mut self.reported {
+            reported.note(name, value);
+        }
+    }
+
+    /// The server has shown the value of a setting. It counts until ReadyForQuery.
+    pub(super) fn show_lexing(&mut self, name: &str, value: &str) {
+        self.reported.get_or_insert(self.lexing);
+        self.lexing.note(name, value);
+    }
+
+    /// ReadyForQuery. The server has reported every change before it.
     pub(super) fn ready(&mut self, status: Status) {
+        if let Some(reported) = self.reported.take() {
+            self.lexing = reported;
+        }
         self.parameter.ready(status);
         self.path.ready(status);
     }
@@ -54,5 +74,27 @@ impl Settings {
         // The proxy cannot read a name in an encoding other than its own.
         let is_known = current.is_ascii() || self.lexing.encoding == Encoding::Utf8;
         if is_known { Role::Current(current) } else { Role::AnyOf(login.to_owned()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parameter::ParameterValue;
+
+    /// `SET standard_conforming_strings = off` in a pipeline that fails is undone, and the server reports nothing.
+    #[test]
+    fn a_value_that_the_server_showed_counts_until_it_is_ready() {
+        let (replicates, temporary, parameter) = (false, None, Parameter::new(ParameterValue::read(None)));
+        let path = Path::new(Some("public"), false);
+        let mut settings = Settings { replicates, temporary, parameter, path, lexing: Lexing::USUAL, reported: None };
+        settings.show_lexing("standard_conforming_strings", "off");
+        assert!(!settings.lexing.standard_conforming_strings);
+        settings.ready(Status::Idle);
+        assert!(settings.lexing.standard_conforming_strings, "the pipeline has failed");
+        settings.show_lexing("standard_conforming_strings", "off");
+        settings.report_lexing("standard_conforming_strings", "off");
+        settings.ready(Status::Idle);
+        assert!(!settings.lexing.standard_conforming_strings, "the server has reported it");
     }
 }

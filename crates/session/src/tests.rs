@@ -81,6 +81,7 @@ fn session_under(policies: &str, token: &str, path: Path) -> Session<OneSession>
         parameter: Parameter::new(ParameterValue::read(Some(token))),
         path,
         lexing: Lexing::USUAL,
+        reported: None,
     };
     Session::new(host, Side::default(), Side::default(), started, now())
 }

@@ -58,6 +58,7 @@ pub(super) async fn serve(
         parameter: Parameter::new(ParameterValue::read(value.as_deref())),
         path: Path::new(Some("public"), false),
         lexing: Lexing::USUAL,
+        reported: None,
     };
     let host = Hosting::new(&proxy, fence);
     let client = Side::new(BytesMut::new(), false, greeting);

@@ -283,9 +283,8 @@ impl Pipeline {
         if !self.front().is_some_and(|reply| reply.to.is_extended()) {
             return Vec::new();
         }
-        (self.unreported.path, self.unreported.code_ran) = (true, true);
-        // Statements before the error may have committed.
-        self.unreported.lexing |= self.queue.front().is_some_and(|reply| reply.effects.has(Effects::LEXING));
+        // Statements before the error may have committed, or were rolled back.
+        (self.unreported.path, self.unreported.code_ran, self.unreported.lexing) = (true, true, true);
         let sync = self.queue.iter().position(|reply| matches!(reply.to, Request::Sync));
         self.skipping = sync.is_none();
         let skipped: Vec<Reply> = self.queue.drain(..sync.unwrap_or(self.queue.len())).collect();
