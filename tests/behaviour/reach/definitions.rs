@@ -79,6 +79,19 @@ fn committed_definitions_count_before_their_session_is_idle() {
     }
 }
 
+/// The proxy queries the setting within the pipeline. The error undoes it, and the server reports nothing.
+#[test]
+fn a_string_syntax_that_a_failed_pipeline_has_set_does_not_hide_a_write() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let hidden = r"SELECT '\'; INSERT INTO ticks VALUES (1); --'";
+    let run = |sql| [parse("", sql, &[]), bind_text("", "", &[]), execute("", 0)].concat();
+    let mut stranger = fenced.login();
+    let pipeline = [run("SET standard_conforming_strings = off"), run(hidden), run("SELECT 1 / 0"), sync()].concat();
+    assert_eq!(code_in(&stranger.exchange(&pipeline)), "22012");
+    assert_eq!(code(&mut stranger, hidden), "LF002");
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "0");
+}
+
 const RULES: &str = "SELECT count(*) FROM pg_rewrite WHERE rulename = 'r'";
 
 /// A chained transaction without definitions blocks neither other sessions nor itself.
