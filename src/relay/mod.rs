@@ -133,8 +133,8 @@ impl Wake for Wakeup {
 thread_local! {
     /// The thread's state while it polls a session that has not blocked.
     static CORE: Cell<Option<Box<Core>>> = const { Cell::new(None) };
-    /// True if the waker of the session that is being polled was called since the session last called [`take_woken`]. None if no
-    /// relay polls a session here.
+    /// True if the waker of the session that is being polled was called since the session last called [`take_woken`].
+    /// None if no relay polls a session here.
     static IS_WOKEN: Cell<Option<bool>> = const { Cell::new(None) };
 }
 

@@ -64,7 +64,8 @@ impl PendingDefinitions {
         are_more
     }
 
-    /// The part that counts for other sessions. The server lets only superusers write through temporary views of another session.
+    /// The part that counts for other sessions. The server lets only superusers write through temporary views of another
+    /// session.
     pub fn for_others(&self) -> Self {
         let mut others = self.clone();
         others.schemas.retain(|_, schemas| {

@@ -21,8 +21,8 @@ pub struct Settings {
     pub path: Path,
     /// The settings that decide how text is read.
     pub lexing: Lexing,
-    /// The reported values of `lexing`, while it has values that the server showed in answer to a query. An error or a rollback
-    /// undoes such a value, and the server then reports nothing.
+    /// The reported values of `lexing`, while it has values that the server showed in answer to a query. An error or a
+    /// rollback may undo such a value, and the server then reports nothing.
     pub reported: Option<Lexing>,
 }
 

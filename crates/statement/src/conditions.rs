@@ -343,7 +343,7 @@ fn extent(values: &[ColumnValue]) -> usize {
     values.iter().map(of_one).sum()
 }
 
-/// Combines two conditions of which at least one holds.
+/// Combines two conditions that `OR` joins: at least one holds.
 fn either<'n>(one: ValuesByColumn<'n>, mut other: ValuesByColumn<'n>) -> ValuesByColumn<'n> {
     let in_both = |(column, values): (&'n str, Vec<ColumnValue>)| Some((column, union(values, other.remove(column)?)));
     one.into_iter().filter_map(in_both).collect()
