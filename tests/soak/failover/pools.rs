@@ -64,8 +64,8 @@ fn writes_through_a_promotion(pool: &str, mut command: Command, is_killed: bool)
 
     let lines = |word: &str| report.lines().filter_map(|line| line.strip_prefix(word)).collect::<Vec<_>>();
     let mut errors: BTreeMap<String, usize> = BTreeMap::new();
-    for code in lines("error ") {
-        *errors.entry(code.to_owned()).or_default() += 1;
+    for kind in lines("error ") {
+        *errors.entry(kind.to_owned()).or_default() += 1;
     }
     let state = if is_killed { "killed" } else { "running" };
     println!("{pool}, old primary {state}: {} writes acknowledged; errors: {errors:?}", lines("committed ").len());

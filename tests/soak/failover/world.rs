@@ -50,7 +50,7 @@ pub struct Committed {
 #[derive(Default)]
 struct Journal {
     committed: Mutex<Vec<Committed>>,
-    /// Number of errors by SQLSTATE.
+    /// Number of errors by their kind.
     errors: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -136,10 +136,18 @@ async fn write(writer: i32, ports: Vec<u16>, journal: Arc<Journal>) {
         token += 1;
         let port = ports[(writer as usize + token) % ports.len()];
         if let Err(error) = write_session(writer, token, &mut number, port, &journal).await {
-            let code = error.code().map_or(LOST, |code| code.code()).to_owned();
-            *journal.errors.lock().unwrap().entry(code).or_default() += 1;
+            *journal.errors.lock().unwrap().entry(kind(&error)).or_default() += 1;
             sleep(PAUSE).await;
         }
+    }
+}
+
+/// The SQLSTATE. An error of the fence also has its message, because LF006 has many reasons.
+fn kind(error: &Error) -> String {
+    match error.as_db_error() {
+        Some(error) if error.code().code().starts_with("LF") => format!("{}: {}", error.code().code(), error.message()),
+        Some(error) => error.code().code().to_owned(),
+        None => LOST.to_owned(),
     }
 }
 

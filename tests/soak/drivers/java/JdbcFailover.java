@@ -51,7 +51,8 @@ class JdbcFailover {
                     statement.executeUpdate();
                 }
             } catch (SQLException error) {
-                lines.add("error " + error.getSQLState());
+                var code = error.getSQLState();
+                lines.add("error " + (code.startsWith("LF") ? code + ": " + error.getMessage().lines().findFirst().get() : code));
                 close();
                 return false;
             }

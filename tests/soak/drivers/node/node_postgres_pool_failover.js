@@ -21,7 +21,8 @@ async function write() {
     await pool.query('INSERT INTO entries (writer, token, number) VALUES (1, 1, $1)', [mine])
   } catch (error) {
     // Socket errors have names such as ECONNRESET.
-    lines.push(`error ${/^[0-9A-Z]{5}$/.test(error.code) ? error.code : 'connection lost'}`)
+    const code = /^[0-9A-Z]{5}$/.test(error.code) ? error.code : 'connection lost'
+    lines.push(code.startsWith('LF') ? `error ${code}: ${error.message}` : `error ${code}`)
     return 0
   }
   lines.push(`committed ${mine}`)

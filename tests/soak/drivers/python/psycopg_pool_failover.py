@@ -33,7 +33,8 @@ def write():
     except psycopg.Error as error:
         # The pool's own errors have no SQLSTATE, so use their names.
         name = "connection lost" if type(error) is psycopg.OperationalError else type(error).__name__
-        lines.append(f"error {error.sqlstate or name}")
+        code = error.sqlstate or name
+        lines.append(f"error {code}: {error.diag.message_primary}" if code.startswith("LF") else f"error {code}")
         return False
     lines.append(f"committed {number}")
     return True
