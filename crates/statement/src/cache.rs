@@ -6,7 +6,7 @@
 //! - exceed its bounds for any client input, neither in stored entries nor in the cost of a parse.
 
 use super::analyze::{LONGEST_TREE, read_text, read_tokens};
-use super::recent::Recent;
+use super::recent::{Recent, Serves};
 use super::rows::{ColumnValue, Declared};
 use super::shape::{Literals, Shape};
 use super::{Lexing, PreparedEffect, RelationName, Script, Statement, Unreadable, cost};
@@ -55,8 +55,9 @@ impl Cache {
         if let Some(recent) = self.recent.find(text, lexing, with_rows) {
             return Some(recent);
         }
+        let whole = if with_rows { Serves::All } else { Serves::Names };
         if let Some(remembered) = self.find(text, lexing, with_rows) {
-            self.recent.keep(text, &[], lexing, with_rows, &remembered);
+            self.recent.keep(text, &[], lexing, whole, &remembered);
             return Some(remembered);
         }
         let shape = |literals| Shape::of(text, lexing, literals);
@@ -64,10 +65,10 @@ impl Cache {
         if let Some((shape, found)) = names.as_ref().zip(self.find_shape(&names, lexing, false))
             && let Some(completed) = shape.completed(&found)
         {
-            let serves_rows = writes_nothing(&found);
-            if serves_rows || !with_rows {
+            let serves = if writes_nothing(&found) { Serves::All } else { Serves::Names };
+            if serves == Serves::All || !with_rows {
                 if Arc::ptr_eq(&completed, &found) {
-                    self.recent.keep(text, shape.left_out(), lexing, serves_rows, &found);
+                    self.recent.keep(text, shape.left_out(), lexing, serves, &found);
                 }
                 return Some(completed);
             }
@@ -75,13 +76,18 @@ impl Cache {
         let mut rows = if with_rows { shape(Literals::Numbered) } else { None };
         if let Some((shape, found)) = rows.as_ref().zip(self.find_shape(&rows, lexing, true)) {
             match &*found {
-                Ok(common) => return Some(Arc::new(Ok(shape.complete(common)))),
+                Ok(common) => {
+                    if text.is_ascii() {
+                        self.recent.keep(text, shape.left_out(), lexing, Serves::Completed, &found);
+                    }
+                    return Some(Arc::new(Ok(shape.complete(common))));
+                }
                 Err(_) => rows = None,
             }
         }
         let bare = shape(Literals::Kept);
         if let Some(found) = self.find_shape(&bare, lexing, with_rows) {
-            self.recent.keep(text, &[], lexing, with_rows, &found);
+            self.recent.keep(text, &[], lexing, whole, &found);
             return Some(found);
         }
         if text.len() > SHORT || !cost::is_cheap(text, lexing) {

@@ -2,14 +2,15 @@
 //! literals of the same types has the same shape, and need not be split into tokens.
 //!
 //! Must never
-//! - accept a text whose shape with [`super::shape::Literals::Typed`] differs;
+//! - accept a text whose shape differs;
 //! - search: each text has one place, so that hostile texts can only displace others.
 
 use super::Lexing;
 use super::cache::{Analysis, weight};
-use super::shape::{STRING, kind_of_number};
+use super::shape::{STRING, completed, constant, kind_of_number};
 use parking_lot::Mutex;
 use std::ops::Range;
+use std::sync::Arc;
 
 const PLACES: usize = 256;
 
@@ -30,13 +31,42 @@ impl Default for Recent {
     }
 }
 
+/// The requests that a kept analysis serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Serves {
+    /// Those without rows.
+    Names,
+    /// All, because no literal may differ, or the text writes nothing.
+    All,
+    /// Those with rows, once literals have replaced the parameters of [`super::shape::Literals::Numbered`].
+    Completed,
+}
+
 impl Recent {
     /// The analysis of a text with the same shape, for requests with rows if `with_rows`.
     pub(super) fn find(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         let place = self.place(text)?.lock();
         let template = place.as_ref()?;
-        let is_same = template.lexing == lexing && template.serves_rows >= with_rows && template.matches(text);
-        is_same.then(|| template.analysis.clone())
+        let serves = match template.serves {
+            Serves::Names => !with_rows,
+            Serves::All => true,
+            Serves::Completed => with_rows,
+        };
+        if template.lexing != lexing || !serves {
+            return None;
+        }
+        if template.serves != Serves::Completed {
+            return template.matches(text, |_| true).then(|| template.analysis.clone());
+        }
+        let mut literals = Vec::with_capacity(template.literals.len());
+        let is_same = template.matches(text, |literal| {
+            literals.push(literal);
+            constant(literal).is_some()
+        });
+        let common = is_same.then(|| template.analysis.clone())?;
+        drop(place);
+        let common = common.as_ref().as_ref().ok()?;
+        Some(Arc::new(Ok(completed(common, |number| literals.get(number).copied()))))
     }
 
     /// Keeps a text that was found in the cache. `literals`: those that may differ, in order, with their types.
@@ -45,12 +75,12 @@ impl Recent {
         text: &[u8],
         literals: &[(Range<usize>, u8)],
         lexing: Lexing,
-        serves_rows: bool,
+        serves: Serves,
         analysis: &Analysis,
     ) {
         let Some(place) = self.place(text).filter(|_| weight(analysis) <= MAX_WEIGHT) else { return };
         let analysis = analysis.clone();
-        let template = Template { text: text.into(), literals: literals.into(), lexing, serves_rows, analysis };
+        let template = Template { text: text.into(), literals: literals.into(), lexing, serves, analysis };
         // Free the other memory without the lock.
         let _replaced = place.lock().replace(template);
     }
@@ -74,19 +104,21 @@ struct Template {
     text: Box<[u8]>,
     literals: Box<[(Range<usize>, u8)]>,
     lexing: Lexing,
-    /// The analysis also serves requests with rows.
-    serves_rows: bool,
+    serves: Serves,
     analysis: Analysis,
 }
 
 impl Template {
     /// The text between two literals is the same, so the lexer splits it in the same way if each literal ends where the next
-    /// piece begins.
-    fn matches(&self, text: &[u8]) -> bool {
+    /// piece begins. `accepts` decides about each literal, in order.
+    fn matches<'t>(&self, text: &'t [u8], mut accepts: impl FnMut(&'t [u8]) -> bool) -> bool {
         let (mut rest, mut start) = (text, 0);
         for (place, kind) in &self.literals {
             let Some(behind) = rest.strip_prefix(&self.text[start..place.start]) else { return false };
             let Some(length) = length_of_literal(behind, *kind) else { return false };
+            if !accepts(&behind[..length]) {
+                return false;
+            }
             (rest, start) = (&behind[length..], place.end);
         }
         *rest == self.text[start..]

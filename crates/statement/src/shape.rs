@@ -152,7 +152,7 @@ impl<'t> Shape<'t> {
                 let numbered = read_text(&self.key[HEAD..], lexing, true).ok()?;
                 let [numbered] = numbered.statements.as_slice() else { return None };
                 let numbered = plain(numbered)?;
-                (self.with_rows(&numbered) == plain(statement)?).then_some(numbered)?
+                (with_rows(&numbered, &|number| self.numbered(number)) == plain(statement)?).then_some(numbered)?
             }
         };
         Some(Script { statements: vec![Arc::new(statement)] })
@@ -192,28 +192,36 @@ impl<'t> Shape<'t> {
 
     /// The analysis of this text, given the one for its shape with numbered literals.
     pub(super) fn complete(&self, common: &Script) -> Script {
-        let complete = |statement: &Arc<Statement>| Arc::new(self.with_rows(statement));
-        Script { statements: common.statements.iter().map(complete).collect() }
+        completed(common, |number| self.numbered(number))
     }
 
-    fn with_rows(&self, common: &Statement) -> Statement {
-        let mut statement = common.clone();
-        for write in &mut statement.writes {
-            write.rows = write.rows.replaced(|value, values| self.value(value, values));
-        }
-        statement
+    fn numbered(&self, number: usize) -> Option<&[u8]> {
+        Some(&self.text[self.left_out.get(number)?.0.clone()])
     }
+}
 
-    fn value(&self, value: &ColumnValue, values: &mut Distinct) -> Option<()> {
+/// The analysis of a text, given the one for its shape with numbered literals. `literal`: the literal that replaces a number.
+pub(super) fn completed<'t>(common: &Script, literal: impl Fn(usize) -> Option<&'t [u8]>) -> Script {
+    let complete = |statement: &Arc<Statement>| Arc::new(with_rows(statement, &literal));
+    Script { statements: common.statements.iter().map(complete).collect() }
+}
+
+fn with_rows<'t>(common: &Statement, literal: &impl Fn(usize) -> Option<&'t [u8]>) -> Statement {
+    let replacement = |value: &ColumnValue, values: &mut Distinct| {
         values.add(match value {
             ColumnValue::Parameter { number, cast, .. } if *number >= NUMBERS => {
-                let (text, kind) = constant(&self.text[self.left_out.get(number % NUMBERS)?.0.clone()])?;
+                let (text, kind) = constant(literal(number % NUMBERS)?)?;
                 ColumnValue::Literal { text, kind: cast.or(kind) }
             }
             value => value.clone(),
         });
         Some(())
+    };
+    let mut statement = common.clone();
+    for write in &mut statement.writes {
+        write.rows = write.rows.replaced(replacement);
     }
+    statement
 }
 
 /// A list of literals of one type after IN.
@@ -266,7 +274,7 @@ pub(super) fn kind_of_number(number: &[u8]) -> Option<u8> {
 }
 
 /// The value of a plain string or number in a column, as from the tree. None if a key cannot have it.
-fn constant(literal: &[u8]) -> Option<(String, Option<ValueType>)> {
+pub(super) fn constant(literal: &[u8]) -> Option<(String, Option<ValueType>)> {
     let literal = std::str::from_utf8(literal).ok()?;
     let (text, kind) = match literal.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {
         Some(inner) => (inner.replace("''", "'"), None),

@@ -1,7 +1,7 @@
 //! Texts that share one analysis.
 
 use super::*;
-use crate::recent::Recent;
+use crate::recent::{Recent, Serves};
 use crate::rows::{ColumnValue, ValueType};
 use crate::shape::{Literals, Shape};
 use fencegate_testing::length::{length, seed};
@@ -81,6 +81,35 @@ fn texts_with_one_shape_have_rows_of_their_own() {
         let writes = |script: &Script| script.statements[0].writes.clone();
         assert_eq!(writes(&first.complete(&common)), writes(&one.unwrap()));
         assert_eq!(writes(&second.complete(&common)), writes(&other.unwrap()));
+    }
+}
+
+#[test]
+fn recent_texts_have_rows_of_their_own() {
+    for (one, other, is_recent) in [
+        ("UPDATE t SET b = 'x' WHERE a = 1", "UPDATE t SET b = 'it''s' WHERE a = 777", true),
+        ("INSERT INTO t VALUES (1, 'x'), (2, 'y')", "INSERT INTO t VALUES (77, ''), (007, 'z')", true),
+        ("DELETE FROM t WHERE a = 3000000000", "DELETE FROM t WHERE a = 3000000007", true),
+        ("DELETE FROM t WHERE a IN ('1'::int, 2)", "DELETE FROM t WHERE a IN ('3'::int, 2)", true),
+        // No key can have this value.
+        ("DELETE FROM t WHERE a = 3000000000", "DELETE FROM t WHERE a = 99999999999999999999", false),
+        ("DELETE FROM t WHERE a = 1", "DELETE FROM t WHERE a = 3000000000", false),
+        ("DELETE FROM t WHERE a = 'a'", "DELETE FROM t WHERE a = 'é'", false),
+        ("DELETE FROM t WHERE a = 'é' AND b = 1", "DELETE FROM t WHERE a = 'é' AND b = 7", false),
+    ] {
+        let cache = Cache::default();
+        // The first text is read, and the second one is kept.
+        for text in [one, one, other] {
+            let found = cache.get(text.as_bytes(), Lexing::USUAL, true).unwrap();
+            let read = analyze_rows(text.as_bytes(), Lexing::USUAL).unwrap();
+            assert_eq!(found.as_ref().as_ref().unwrap().statements[0].writes, read.statements[0].writes, "{text}");
+        }
+        let (shape, recent) =
+            (Shape::of(one.as_bytes(), Lexing::USUAL, Literals::Numbered).unwrap(), Recent::default());
+        let common = shape.common(&analyze_rows(one.as_bytes(), Lexing::USUAL), Lexing::USUAL).unwrap();
+        let common = std::sync::Arc::new(Ok(common));
+        recent.keep(one.as_bytes(), shape.left_out(), Lexing::USUAL, Serves::Completed, &common);
+        assert_eq!(recent.find(other.as_bytes(), Lexing::USUAL, true).is_some(), is_recent, "{other}");
     }
 }
 
@@ -319,7 +348,7 @@ fn recent_texts_stand_for_texts_of_their_shape_only() {
         "/* 1 */", "/*", "*/", "IN (1, 2)", "(", ")", ",", "U&'a'", "x'1'", "\"'\"", "\n", ";",
     ];
     let (mut dice, mut accepted) = (Dice::new(seed()), 0);
-    let analysis = std::sync::Arc::new(Err(Unreadable::Syntax));
+    let analysis = std::sync::Arc::new(Ok(Script { statements: Vec::new() }));
     for _ in 0..length(20_000, 2_000_000) {
         let (recent, parts) = (Recent::default(), dice.below(5));
         let frame: Vec<&str> = (0..=parts).map(|_| *dice.pick::<&str>(&[" ", "", " = ", " a ", ", "])).collect();
@@ -331,16 +360,18 @@ fn recent_texts_stand_for_texts_of_their_shape_only() {
             frame.iter().map(|part| [piece(), *part].concat()).collect::<String>()
         };
         let (one, other) = (text(), text());
-        let Some(shape) = Shape::of(one.as_bytes(), Lexing::USUAL, Literals::Typed) else { continue };
-        recent.keep(one.as_bytes(), shape.left_out(), Lexing::USUAL, false, &analysis);
-        if recent.find(other.as_bytes(), Lexing::USUAL, false).is_some() {
-            let same = Shape::of(other.as_bytes(), Lexing::USUAL, Literals::Typed);
-            assert_eq!(
-                same.map(|it| it.key().to_owned()),
-                Some(shape.key().to_owned()),
-                "{other:?} in place of {one:?}"
-            );
-            accepted += usize::from(one != other);
+        for (literals, serves) in [(Literals::Typed, Serves::Names), (Literals::Numbered, Serves::Completed)] {
+            let Some(shape) = Shape::of(one.as_bytes(), Lexing::USUAL, literals) else { continue };
+            recent.keep(one.as_bytes(), shape.left_out(), Lexing::USUAL, serves, &analysis);
+            if recent.find(other.as_bytes(), Lexing::USUAL, serves == Serves::Completed).is_some() {
+                let same = Shape::of(other.as_bytes(), Lexing::USUAL, literals);
+                assert_eq!(
+                    same.map(|it| it.key().to_owned()),
+                    Some(shape.key().to_owned()),
+                    "{other:?} in place of {one:?}"
+                );
+                accepted += usize::from(one != other);
+            }
         }
     }
     assert!(accepted > 300, "{accepted}");
@@ -351,7 +382,7 @@ fn recent_texts_take_little_memory() {
     for (text, is_kept) in [("BEGIN;".to_owned(), true), ("END;".repeat(250), false)] {
         let (text, recent) = (text.as_bytes(), Recent::default());
         let analysis = std::sync::Arc::new(analyze(text, Lexing::USUAL));
-        recent.keep(text, &[], Lexing::USUAL, true, &analysis);
+        recent.keep(text, &[], Lexing::USUAL, Serves::All, &analysis);
         assert_eq!(recent.find(text, Lexing::USUAL, true).is_some(), is_kept, "{} bytes", text.len());
     }
 }
