@@ -3,7 +3,7 @@
 mod strings;
 
 use crate::support::fenced::{Fenced, code, code_in, ok, value};
-use crate::support::message::{bind_text, copy_done, execute, function_call, parse, query, sync};
+use crate::support::message::{bind_text, copy_done, execute, function_call, parse, query, sync, tagged, unnamed};
 use crate::support::programs;
 use crate::support::proxy::fencegate;
 use crate::support::wire::error_in;
@@ -401,5 +401,25 @@ fn a_mistake_would_not_be_rejected() {
             assert_eq!(code_in(&frames), code, "{text}");
         }
         assert_eq!(told(&world), expected, "{user}: {}", world.proxy.log());
+    }
+}
+
+/// In a failed transaction, the server refuses all statements but the one that ends it. Such a text may contain that one.
+#[test]
+fn a_text_that_was_not_read_may_end_a_failed_transaction() {
+    let fenced = Fenced::start(SCHEMA, ONE);
+    let comment = format!("/*{}*/", "x".repeat(2 << 20));
+    let long = query(&format!("ROLLBACK; INSERT INTO jobs VALUES (1); SELECT 1 {comment}"));
+    // The server does not read the second byte of this character as a backslash.
+    let encoded = tagged(b'Q', b"ROLLBACK; SELECT E'\x95\\'; INSERT INTO jobs VALUES (1); --'\0");
+    let pipeline = [unnamed(&format!("ROLLBACK {comment}"), &[]), unnamed("INSERT INTO jobs VALUES (1)", &[])].concat();
+    for (encoding, text) in [("UTF8", long), ("SJIS", encoded), ("UTF8", [pipeline, sync()].concat())] {
+        let mut stranger = fenced.login();
+        for sql in [&format!("SET client_encoding = {encoding}"), "BEGIN", "SELECT 1 / 0"] {
+            stranger.query(sql);
+        }
+        let reply = stranger.exchange(&text);
+        assert!(["25P02", "LF004"].contains(&code_in(&reply).as_str()), "{reply:?}");
+        assert_eq!(fenced.postgres.value(COUNT), "0", "{reply:?}");
     }
 }

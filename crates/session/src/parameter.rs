@@ -80,8 +80,12 @@ impl Parameter {
         self.failed
     }
 
-    /// Returns true if the server will refuse the statement: the transaction has failed, and the statement does not end it.
+    /// Returns true if the server will refuse the statement: the transaction has failed, and the statement does not end it. A
+    /// text that was not read may contain the statement that ends it.
     pub fn refuses(&self, statement: &Statement) -> bool {
+        use StatementKind::{Portal, ReplicationCommand, Unspecified};
+        let is_unknown =
+            statement.opaque.is_some() && matches!(statement.kind, Unspecified | Portal | ReplicationCommand);
         let ends_failure = matches!(
             statement.transaction,
             TransactionEffect::Commit
@@ -89,7 +93,7 @@ impl Parameter {
                 | TransactionEffect::Rollback
                 | TransactionEffect::RollbackTo(_)
         );
-        self.failed && !ends_failure
+        self.failed && !ends_failure && !is_unknown
     }
 
     /// Returns true if an error or rollback cannot change the value.
@@ -161,6 +165,8 @@ impl Parameter {
             TransactionEffect::Commit if !rolled_back => self.commit(),
             // The value that a prepared transaction has set stays, as after a commit.
             TransactionEffect::PrepareTransaction if !rolled_back => self.commit(),
+            // Outside a transaction block, the server also answers with ROLLBACK, but commits.
+            TransactionEffect::PrepareTransaction if !self.failed => self.forget_all(),
             TransactionEffect::Commit | TransactionEffect::PrepareTransaction | TransactionEffect::Rollback => {
                 self.roll_back();
             }

@@ -95,6 +95,7 @@ const SCENARIOS: &[(&[&str], &str)] = &[
     (&["BEGIN", "SET lease.fence = 47", "COMMIT AND CHAIN", "SET lease.fence = 48", "ROLLBACK"], "47"),
     (&["BEGIN", "SET lease.fence = 47", "ROLLBACK AND CHAIN"], STARTUP),
     (&["BEGIN", "SET lease.fence = 47", "PREPARE TRANSACTION 'a'", "ROLLBACK PREPARED 'a'"], "47"),
+    (&["BEGIN", "SET lease.fence = 47", "SELECT nonsense", "PREPARE TRANSACTION 'a'"], STARTUP),
     (
         &[
             "BEGIN",
@@ -250,6 +251,10 @@ fn within_one_batch() {
         assert_eq!(presented(&wire.query(&format!("{text}; {WRITE}"))), within, "{text}");
         assert_eq!(presented(&wire.query(WRITE)), STARTUP, "{text}");
     }
+    // Outside a transaction block, the server answers PREPARE TRANSACTION with ROLLBACK, but commits.
+    let mut wire = start_session(&world, &[("lease.fence", STARTUP)]).0;
+    wire.exchange(&[unnamed("SET lease.fence = 47", &[]), unnamed("PREPARE TRANSACTION 'a'", &[]), sync()].concat());
+    assert_eq!(presented(&wire.query(WRITE)), "47");
     let cases = [("SET LOCAL lease.fence = 47", STARTUP), ("SELECT set_config('lease.fence', '47', true)", STARTUP)];
     for (statement, after) in cases.iter().chain(&[("SELECT become('47')", "47")]) {
         let mut wire = start_session(&world, &[("lease.fence", STARTUP)]).0;

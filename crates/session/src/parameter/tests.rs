@@ -226,10 +226,24 @@ fn prepare_transaction_keeps_the_value_unless_rolled_back() {
     for (rolled_back, after) in [(false, token(2)), (true, token(1))] {
         let mut parameter = Parameter::new(token(1));
         run(&mut parameter, &[transaction(TransactionEffect::Begin), set("2", false)], Status::Transaction);
+        if rolled_back {
+            parameter.error();
+            parameter.ready(Status::Failed);
+        }
         parameter.completed(&transaction(TransactionEffect::PrepareTransaction), rolled_back);
         parameter.ready(Status::Idle);
         assert_eq!(parameter.current(), &after, "{rolled_back}");
     }
+}
+
+/// The server warns, answers with ROLLBACK, and commits the implicit transaction of the pipeline.
+#[test]
+fn prepare_transaction_outside_a_transaction_makes_the_value_unknown() {
+    let mut parameter = Parameter::new(token(1));
+    parameter.completed(&set("2", false), false);
+    parameter.completed(&transaction(TransactionEffect::PrepareTransaction), true);
+    parameter.ready(Status::Idle);
+    assert_eq!(parameter.current(), &ParameterValue::Unknown);
 }
 
 /// Planning evaluates immutable functions.
