@@ -94,20 +94,20 @@ pub fn settings(temporary: Option<&str>) -> String {
 
 /// Everything through which a write may reach one of these tables or call one of these functions.
 ///
-/// `temporary` is the schema of the temporary relations that count. Those of other sessions never do.
+/// `temporary` is the schema of the temporary relations that count. Those of other sessions count only if a rule of a
+/// permanent relation leads to one.
 pub(super) fn ways(subject: &Subject, temporary: Option<&str>, views: Views) -> String {
     let events = match views {
         Views::Reported => "pg_relation_is_updatable(v.oid, true)",
         Views::AllWritable => "28",
     };
     let [schemas, names] = &subject.tables;
-    let [counts_c, counts_me, counts_v] = ["c", "me", "v"].map(|class| counts(class, temporary));
+    let [counts_c, counts_v] = ["c", "v"].map(|class| counts(class, temporary));
     let mut values = vec![
         ("schemas", Sql(schemas)),
         ("names", Sql(names)),
         ("events", Sql(events)),
         ("counts", Sql(&counts_c)),
-        ("counts_me", Sql(&counts_me)),
         ("counts_v", Sql(&counts_v)),
         ("limit", Count(most_rows(temporary) + 1)),
     ];

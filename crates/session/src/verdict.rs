@@ -208,10 +208,12 @@ impl<H: Host> Session<H> {
         self.is_extended() && is_alone && statement.may_commit()
     }
 
-    /// Returns true if the statement may write a fenced table, whatever the catalog contains.
+    /// Returns true if the statement may write a fenced table, or call a function of the policies, whatever the catalog
+    /// contains.
     fn may_write(&self, statement: &Statement) -> bool {
-        let reads = || self.host.policies().has_functions() && (!statement.reads.is_empty() || statement.reads_more);
-        !statement.writes.is_empty() || statement.opaque.is_some() || reads()
+        let runs_code = || !statement.reads.is_empty() || statement.reads_more || statement.calls_code();
+        let may_call = || self.host.policies().has_functions() && runs_code();
+        !statement.writes.is_empty() || statement.opaque.is_some() || may_call()
     }
 
     /// The part of the catalog that is needed to judge these statements; `None` if their text suffices. A reading needs
@@ -266,7 +268,9 @@ impl<H: Host> Session<H> {
         {
             if !needs.is_empty() {
                 self.process.write_begun();
-                self.pipeline.admit_next();
+            }
+            if !needs.is_empty() || !observed.is_empty() {
+                self.pipeline.note_fenced();
             }
             if run == Run::Begins {
                 for need in observed {

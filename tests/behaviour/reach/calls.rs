@@ -202,6 +202,21 @@ fn a_new_view_counts() {
     assert_eq!(value(&mut author, "SELECT count(*) FROM mine").as_deref(), Some("0"));
 }
 
+/// The session does not wait for a reading after its definition.
+#[test]
+fn a_new_function_counts() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let mut author = fenced.login();
+    let calls_before = calls(&fenced);
+    let texts = ["SELECT {}()", "VALUES ({}())", "SELECT 1 FROM {}()", "EXPLAIN ANALYZE SELECT {}()", "SELECT {}()"];
+    for (number, sql) in texts.into_iter().enumerate() {
+        let name = format!("newest_{number}");
+        ok(&mut author, &format!("CREATE FUNCTION {name}() RETURNS int BEGIN ATOMIC SELECT run(); END"));
+        assert_eq!(code(&mut author, &sql.replace("{}", &name)), "LF002", "{sql}");
+    }
+    assert_eq!(calls(&fenced), calls_before);
+}
+
 /// A pattern includes functions that did not exist when the catalog was last read.
 #[test]
 fn a_pattern_includes_functions_created_later() {

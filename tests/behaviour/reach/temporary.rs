@@ -1,7 +1,7 @@
 //! A session's temporary relations affect only that session: they lead no other session to a fenced table and do not
 //! exhaust shared limits.
 
-use crate::support::fenced::{Fenced, code, ok};
+use crate::support::fenced::{Fenced, code, ok, value};
 use crate::support::{DEADLINE, Wire, wait_until};
 
 const SCHEMA: &str = "
@@ -22,6 +22,27 @@ fn temporary_relations_of_another_session_do_not_count() {
     ok(&mut other, "INSERT INTO plain VALUES (1)");
     assert_eq!(code(&mut other, "INSERT INTO again VALUES (1)"), "42P01");
     assert_eq!(code(&mut other, "INSERT INTO pg_temp.plain VALUES (1)"), "42P01");
+    assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "0");
+}
+
+/// A rule of a permanent relation may name a temporary one. Superusers may write through those of other sessions.
+#[test]
+fn a_temporary_relation_of_another_session_that_can_be_reached_counts() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let (mut author, mut other) = (fenced.login_as("app"), fenced.login_as("app"));
+    ok(&mut author, "CREATE TEMP VIEW inner_view AS SELECT * FROM items");
+    ok(&mut author, "CREATE TEMP VIEW mine AS SELECT * FROM inner_view");
+    let schema = value(&mut author, "SELECT pg_my_temp_schema()::regnamespace").unwrap();
+    let sql = format!("INSERT INTO {schema}.mine VALUES (1)");
+    let mut superuser = fenced.login();
+    assert_eq!(code(&mut superuser, &sql), "LF004");
+    ok(&mut other, "INSERT INTO plain VALUES (1)");
+    ok(&mut author, "CREATE TABLE ruled (id int); CREATE VIEW over_ruled AS SELECT * FROM ruled");
+    ok(&mut author, "CREATE RULE r AS ON INSERT TO ruled DO ALSO INSERT INTO pg_temp.mine VALUES (NEW.id)");
+    for sql in ["INSERT INTO ruled VALUES (1)", "INSERT INTO over_ruled VALUES (1)"] {
+        assert_eq!(code(&mut other, sql), "LF002", "{sql}");
+    }
+    ok(&mut author, "DROP TABLE ruled CASCADE");
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM items"), "0");
 }
 

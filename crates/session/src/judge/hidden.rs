@@ -20,6 +20,8 @@ enum Doubt {
     Own(String),
     /// It writes this relation, which may lead to another session's definition.
     Others(String),
+    /// It names this temporary relation of another session, and relations in that schema lead to fenced tables.
+    Temporary(String),
 }
 
 impl Doubt {
@@ -30,6 +32,9 @@ impl Doubt {
             Doubt::Others(relation) => {
                 format!("\"{relation}\" may depend on a definition that another session has not committed")
             }
+            Doubt::Temporary(relation) => {
+                format!("\"{relation}\" is a temporary relation of another session and may lead to a fenced table")
+            }
         }
     }
 
@@ -39,6 +44,7 @@ impl Doubt {
             Doubt::Text(_) => OPAQUE_HINT,
             Doubt::Own(_) => "Commit the definitions before you write to the relations that they change.",
             Doubt::Others(_) => "Retry when that session has ended its transaction.",
+            Doubt::Temporary(_) => "Name the relation to which it leads.",
         }
     }
 }
@@ -101,7 +107,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The doubt about a statement that may write through a pending definition.
+    /// The doubt about a statement that may write through a pending definition, or a temporary relation of another session.
     fn definition_doubt(&self, statement: &Statement, earlier: &Earlier) -> Option<Doubt> {
         let within =
             |pending: &PendingDefinitions| pending.written_within(statement, self.policies, &self.seen.catalog);
@@ -109,8 +115,15 @@ impl Judge<'_> {
             return Some(Doubt::Own(relation.name.clone()));
         }
         let of_others = |pending: &Arc<PendingDefinitions>| pending.written_by(statement, &self.seen.catalog);
-        let relation = self.definitions_of_others.iter().find_map(of_others)?;
-        Some(Doubt::Others(relation.name.clone()))
+        if let Some(relation) = self.definitions_of_others.iter().find_map(of_others) {
+            return Some(Doubt::Others(relation.name.clone()));
+        }
+        let is_of_another = |relation: &&RelationName| {
+            relation.schema.as_deref().is_some_and(|schema| self.seen.catalog.leaves_to_session(schema))
+        };
+        let read = statement.reads.iter().filter(|_| self.policies.has_functions());
+        let relation = statement.writes.iter().map(|write| &write.relation).chain(read).find(is_of_another)?;
+        Some(Doubt::Temporary(relation.name.clone()))
     }
 
     /// A prepared transaction leaves its session, together with its writes and definitions. Other sessions do not see
@@ -140,7 +153,7 @@ impl Judge<'_> {
     }
 
     /// While the catalog is unknown, any relation may lead to any fenced table, and with functions in the policies,
-    /// reading it may call one. A write is then harmless only if it needs the token of every fence anyway. If the only
+    /// reading it may call one, and so may other functions. A write is then harmless only if it needs the token of every fence anyway. If the only
     /// doubt is a missing listener, writes to relations that the policies name are harmless too. Only the catalog shows
     /// the dependents that CASCADE removes.
     pub(super) fn refuse_unread(
@@ -150,7 +163,7 @@ impl Judge<'_> {
         earlier: &mut Earlier,
     ) -> Result<(), Stop> {
         let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
-        let may_write = writes || may_call_by_reading(statement, self.policies);
+        let may_write = writes || may_call(statement, self.policies);
         let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
         let is_known = self.seen.is_current && (!cascades || self.seen.dependencies.is_some());
         if is_known || !may_write || self.seen.lacks_listener && is_named_plainly(statement, self.policies) {
@@ -169,12 +182,14 @@ impl Judge<'_> {
     }
 }
 
-/// Returns true if the statement reads a relation that may be a view which calls a function of the policies.
-fn may_call_by_reading(statement: &Statement, policies: &PolicySet) -> bool {
+/// Returns true if the statement calls a function that may call one of the policies, or reads a relation that may be such
+/// a view.
+fn may_call(statement: &Statement, policies: &PolicySet) -> bool {
     let is_plain = |relation: &RelationName| {
         relation.schema.as_deref() == Some("pg_catalog") || policies.tables_called(relation).next().is_some()
     };
-    policies.has_functions() && (statement.reads_more || !statement.reads.iter().all(is_plain))
+    policies.has_functions()
+        && (statement.reads_more || statement.calls_code() || !statement.reads.iter().all(is_plain))
 }
 
 /// True if the statement may pass with any catalog, under the tokens that its text requires: those of all fences,
@@ -196,7 +211,7 @@ pub fn is_named_plainly(statement: &Statement, policies: &PolicySet) -> bool {
     let mut writes = statement.writes.iter().filter(|write| write.operation != Operation::Lock);
     statement.opaque.is_none()
         && !statement.changes_catalog
-        && !may_call_by_reading(statement, policies)
+        && !may_call(statement, policies)
         && writes.all(|write| policies.tables_called(&write.relation).next().is_some())
 }
 
