@@ -195,7 +195,9 @@ impl<H: Host> Session<H> {
     }
 
     fn statement_done(&mut self, statement: &Statement, rolled_back: bool, defined: Option<(String, u64)>) {
-        let may_commit = !rolled_back && (statement.may_commit() || !self.host.is_fenced());
+        // Outside a transaction block, the server answers PREPARE TRANSACTION with ROLLBACK, but commits.
+        let was_rolled_back = rolled_back && statement.transaction != TransactionEffect::PrepareTransaction;
+        let may_commit = !was_rolled_back && (statement.may_commit() || !self.host.is_fenced());
         self.transaction.note_completed(may_commit, statement.changes_catalog);
         self.settings.completed(statement, rolled_back);
         if let Some(ExclusiveUse { database, .. }) = &statement.needs_database_alone {
@@ -294,7 +296,7 @@ impl<H: Host> Session<H> {
             self.definitions_ended();
         }
         if self.pipeline.is_empty() && self.client.rest == 0 {
-            self.pipeline.all_answered();
+            self.pipeline.all_answered(status != Status::Idle);
             if status == Status::Idle {
                 self.names.portals.clear();
             }
@@ -302,9 +304,9 @@ impl<H: Host> Session<H> {
         Ok(())
     }
 
-    /// Forgets the writes of the ended transaction, unless messages under way may write.
+    /// Forgets the writes of the ended transaction, unless others are under way.
     fn transaction_ended(&mut self) {
-        if !self.pipeline.may_write() {
+        if !self.pipeline.writes_fenced() {
             self.transaction.forget_written();
             self.process.fence.transaction_ended();
         }
@@ -315,7 +317,7 @@ impl<H: Host> Session<H> {
         let is_gone = self.server.ended;
         let may_have_more =
             is_gone && (self.pipeline.may_change_catalog() || !self.transaction.definitions().own().is_empty());
-        let is_last = is_gone || self.pipeline.is_empty() && self.client.rest == 0;
+        let is_last = is_gone || !self.pipeline.may_change_catalog() && self.client.rest == 0;
         self.transaction.end_definitions(&self.host, may_have_more, is_last);
     }
 

@@ -156,3 +156,16 @@ fn in_one_message() {
 fn with_tokens(text: &str, low: i64) -> String {
     text.replace("LOW", &low.to_string()).replace("HIGH", &(low + 1).to_string())
 }
+
+/// Each Sync ends a transaction. Drivers send the next one before the reply.
+#[test]
+fn the_writes_of_an_earlier_pipeline_count_no_longer() {
+    let fenced = Fenced::start(&format!("{SCHEMA}; CREATE TABLE free (n int)"), POLICIES);
+    let mut leader = fenced.holder(7);
+    let second = ["INSERT INTO free VALUES (1)", "SET lease.fence = 8", JOB].map(|sql| unnamed(sql, &[])).concat();
+    leader.send(&[unnamed(JOB, &[]), sync(), second, sync()].concat());
+    for _ in 0..2 {
+        let frames = leader.read_until_ready();
+        assert_eq!(code_in(&frames), "", "{frames:?}");
+    }
+}

@@ -3,6 +3,7 @@
 
 use crate::support::fenced::{Fenced, code, code_in, ok};
 use crate::support::message::{bind_text, execute, flush, parse, query, sync};
+use crate::support::wire::error_in;
 use crate::support::{DEADLINE, Wire, wait_until};
 
 const SCHEMA: &str = "
@@ -90,6 +91,59 @@ fn a_string_syntax_that_a_failed_pipeline_has_set_does_not_hide_a_write() {
     assert_eq!(code_in(&stranger.exchange(&pipeline)), "22012");
     assert_eq!(code(&mut stranger, hidden), "LF002");
     assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "0");
+}
+
+/// A setting is undone while the server owes replies, by the end of a transaction or by an error. The server reports nothing
+/// until it has read the next text.
+#[test]
+fn a_setting_that_an_owed_message_undoes_does_not_hide_a_write() {
+    const OFF: &str = "SET LOCAL standard_conforming_strings = off";
+    let fenced = Fenced::start(&format!("{SCHEMA}; CREATE SCHEMA other; INSERT INTO ticks VALUES (1)"), POLICY);
+    // Sends two parts at once, each of which ReadyForQuery answers.
+    let has_not_written = |stranger: &mut Wire, parts: [&[u8]; 2]| {
+        stranger.send(&parts.concat());
+        let replies = parts.map(|_| stranger.read_until_ready());
+        assert_eq!(fenced.postgres.value("SELECT count(*) FROM ticks"), "1", "{replies:?}");
+    };
+    let run = |sql| [parse("", sql, &[]), bind_text("", "", &[]), execute("", 0)].concat();
+    let escaped = |sql| [run(sql), parse("escaped", r"SELECT 'a\\b'", &[])].concat();
+    let hidden = r"SELECT '\'; INSERT INTO ticks VALUES (1); --'";
+    let hidden_in_one =
+        r"WITH x AS (SELECT '\'), y AS (INSERT INTO ticks VALUES (1) RETURNING 1) SELECT 1 --') SELECT 2";
+    let write = "INSERT INTO ticks VALUES (1)";
+    let run_and_sync = |sql| [run(sql), sync()].concat();
+    for failing in [query("DEALLOCATE nosuch"), query("SHOW nosuch"), [parse("", "nonsense", &[]), sync()].concat()] {
+        let mut stranger = fenced.login();
+        ok(&mut stranger, "BEGIN");
+        ok(&mut stranger, "SET standard_conforming_strings = off");
+        has_not_written(&mut stranger, [&failing, &query(&format!("ROLLBACK; {hidden}"))]);
+    }
+    for (first, second) in [
+        (escaped(OFF), run_and_sync(hidden_in_one)),
+        (escaped(OFF), query(hidden)),
+        ([escaped(OFF), run("DEALLOCATE nosuch")].concat(), run_and_sync(hidden_in_one)),
+        (escaped("SET LOCAL search_path = other"), run_and_sync(write)),
+        (escaped("SET LOCAL search_path = other"), query("TRUNCATE ticks")),
+    ] {
+        has_not_written(&mut fenced.login(), [&[first, sync()].concat(), &second]);
+    }
+    // The transaction ends within a pipeline.
+    let pipeline = [run("BEGIN"), escaped(OFF), run("COMMIT"), run(hidden_in_one), sync()].concat();
+    has_not_written(&mut fenced.login(), [&pipeline, &sync()]);
+}
+
+/// Each Sync ends a transaction. Drivers send the next one before the reply.
+#[test]
+fn definitions_of_an_earlier_pipeline_count_no_longer() {
+    let fenced = Fenced::start(SCHEMA, POLICY);
+    let run = |sql| [parse("", sql, &[]), bind_text("", "", &[]), execute("", 0), sync()].concat();
+    let mut author = fenced.login();
+    author.send(&[run("CREATE VIEW over AS SELECT * FROM ticks"), run("INSERT INTO free VALUES (1)")].concat());
+    for _ in 0..2 {
+        let frames = author.read_until_ready();
+        assert!(error_in(&frames).is_none(), "{frames:?}");
+    }
+    assert_eq!(code(&mut author, "INSERT INTO over VALUES (1)"), "LF002");
 }
 
 const RULES: &str = "SELECT count(*) FROM pg_rewrite WHERE rulename = 'r'";

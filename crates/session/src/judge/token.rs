@@ -110,7 +110,9 @@ impl Judge<'_> {
 
     fn check(&self, resource: &Resource, token: Token, earlier: &Earlier) -> Result<(), Stop> {
         if let Some(rejection) = two_tokens(resource, token, earlier, self.written) {
-            return Err(rejection.into());
+            // The transaction of an earlier message may have ended.
+            let is_of_message = earlier.needs.token(&resource.name).is_some();
+            return Err(if self.owed && !is_of_message { Stop::Settle } else { rejection.into() });
         }
         if let Some(refusal) = self.refused.filter(|refusal| refusal.resource() == resource.name) {
             return Err(Rejection::from(refusal.clone()).into());

@@ -48,8 +48,8 @@ pub struct Pipeline {
     copy: CopyIn,
     /// The server skips messages up to a Sync that has not been sent yet.
     skipping: bool,
-    /// Set while the next entry is an admitted message: possibly only the catalog shows that it writes.
-    admitting: bool,
+    /// Set while the next entry is a write of fenced tables: possibly only the catalog shows this.
+    is_fenced: bool,
     unreported: Unreported,
     /// Number of the current batch. An error in the extended protocol skips the rest of its batch only.
     batch: u64,
@@ -98,6 +98,8 @@ impl Owed {
 /// Settings that may have changed since the server last reported them.
 #[derive(Debug, Default)]
 struct Unreported {
+    /// The open transaction may have set anything, which its end or an error may undo.
+    transaction: bool,
     /// Statements that may change how text is read have completed. The server reports the change with ReadyForQuery.
     lexing: bool,
     /// Code has run since the server reported its search path: any code may set it.
@@ -125,7 +127,7 @@ impl Pipeline {
             owed: Owed::default(),
             copy: CopyIn::default(),
             skipping: false,
-            admitting: false,
+            is_fenced: false,
             unreported: Unreported::default(),
             batch: 0,
             part: Part::default(),
@@ -139,14 +141,14 @@ impl Pipeline {
         }
     }
 
-    /// The next forwarded message is an admitted one. Possibly only the catalog shows that it writes.
-    pub fn admit_next(&mut self) {
-        self.admitting = true;
+    /// The next forwarded message writes fenced tables under a token.
+    pub fn note_fenced(&mut self) {
+        self.is_fenced = true;
     }
 
     /// Records a forwarded message.
     pub fn push(&mut self, to: Request, audience: Audience) {
-        let is_admitted = std::mem::take(&mut self.admitting);
+        let is_fenced = std::mem::take(&mut self.is_fenced);
         if !self.copy.takes(&to) {
             return;
         }
@@ -164,8 +166,9 @@ impl Pipeline {
         if self.flush_sent {
             self.flush_sent = self.is_full();
         }
-        let effects = to.effects().with(Effects::WRITES, is_admitted).with(Effects::REJECTS, audience.is_rejection());
+        let effects = to.effects().with(Effects::FENCED, is_fenced).with(Effects::REJECTS, audience.is_rejection());
         let weight = to.weight();
+        self.unreported.transaction |= effects.has(Effects::LEXING);
         self.owed.add(effects, weight);
         self.queue.push_back(Reply { to, audience, effects, weight });
     }
@@ -237,9 +240,9 @@ impl Pipeline {
         self.owed.has(Effects::PARAMETER)
     }
 
-    /// Returns true if an entry may write.
-    pub fn may_write(&self) -> bool {
-        self.owed.has(Effects::WRITES)
+    /// Returns true if an entry writes fenced tables under a token.
+    pub fn writes_fenced(&self) -> bool {
+        self.owed.has(Effects::FENCED)
     }
 
     /// Returns true if an entry replaces a rejected message: the server skips later messages of the same pipeline.
@@ -254,7 +257,12 @@ impl Pipeline {
 
     /// Returns true if an entry, or a statement whose effect is not reported yet, may change how text is read.
     fn lexing_in_doubt(&self) -> bool {
-        self.owed.has(Effects::LEXING) || self.unreported.lexing
+        self.may_change_settings() || self.unreported.lexing
+    }
+
+    /// Returns true if an entry may change a setting, or undo a change, before the server reads the next message.
+    fn may_change_settings(&self) -> bool {
+        self.owed.has(Effects::LEXING) || self.unreported.transaction && self.owed.has(Effects::UNDOES)
     }
 
     /// Returns true if pending effects of forwarded messages may change how the bytes are read.
@@ -269,7 +277,7 @@ impl Pipeline {
 
     /// Returns true if an entry, or code that ran since the server reported its search path, may have set the path.
     pub fn path_in_doubt(&self) -> bool {
-        self.owed.has(Effects::LEXING) || self.unreported.path
+        self.may_change_settings() || self.unreported.path
     }
 
     /// The server has reported its search path after everything that it has answered.
@@ -339,9 +347,10 @@ impl Pipeline {
         self.sent_since
     }
 
-    /// The server has answered everything that was forwarded.
-    pub fn all_answered(&mut self) {
+    /// The server has answered everything that was forwarded. `in_transaction`: a transaction is open.
+    pub fn all_answered(&mut self, in_transaction: bool) {
         self.sent_since = None;
+        self.unreported.transaction &= in_transaction;
     }
 
     /// Keeps the room of a forwarded message until the message is written to the server.

@@ -1,6 +1,6 @@
 //! A forwarded message that the server will answer: its kind, and its possible effects.
 
-use fencegate_statement::{ParameterEffect, Statement, StatementKind};
+use fencegate_statement::{ParameterEffect, Statement, StatementKind, TransactionEffect};
 use fencegate_wire::error::ErrorText;
 use std::sync::Arc;
 
@@ -84,16 +84,19 @@ impl Effects {
     pub(crate) const PARAMETER: Effects = Effects(1);
     /// Its statements may change how text is read.
     pub(crate) const LEXING: Effects = Effects(2);
-    /// It may write.
-    pub(crate) const WRITES: Effects = Effects(4);
+    /// It may undo what earlier messages have set, and a later message runs nevertheless: its failure rolls a transaction
+    /// back without skipping that message, or it ends the transaction of a SET LOCAL.
+    pub(crate) const UNDOES: Effects = Effects(4);
     /// It may change the catalog.
     pub(crate) const CATALOG: Effects = Effects(8);
     /// It may be a COPY from the client.
     pub(crate) const COPIES: Effects = Effects(16);
     /// It replaces a rejected message.
     pub(crate) const REJECTS: Effects = Effects(32);
+    /// It writes fenced tables, under a token.
+    pub(crate) const FENCED: Effects = Effects(64);
     /// Number of different effects.
-    pub(crate) const COUNT: usize = 6;
+    pub(crate) const COUNT: usize = 7;
 
     /// These effects, and others if `has_more`.
     pub(crate) fn with(self, more: Effects, has_more: bool) -> Self {
@@ -164,10 +167,11 @@ impl Request {
                 Effects::default()
                     .with(Effects::PARAMETER, self.affects_parameter())
                     .with(Effects::LEXING, self.affects_lexing())
-                    .with(Effects::WRITES, self.may_write())
+                    .with(Effects::UNDOES, self.may_undo())
                     .with(Effects::CATALOG, self.changes_catalog())
                     .with(Effects::COPIES, self.may_copy_in())
             }
+            Request::Sync => Effects::UNDOES,
             _ => Effects::default(),
         }
     }
@@ -195,12 +199,10 @@ impl Request {
         }
     }
 
-    /// Returns true if the request may write.
-    pub(crate) fn may_write(&self) -> bool {
-        let may_write = |statement: &Statement| {
-            !statement.writes.is_empty() || !statement.functions.is_empty() || statement.opaque.is_some()
-        };
-        matches!(self, Request::FunctionCall) || self.statements().iter().any(|statement| may_write(statement))
+    /// Returns true if the request may undo what earlier ones have set: see [`Effects::UNDOES`].
+    pub(crate) fn may_undo(&self) -> bool {
+        let controls = |it: &Arc<Statement>| it.opaque.is_some() || it.transaction != TransactionEffect::None;
+        !self.is_extended() && !self.is_copy() || self.statements().iter().any(controls)
     }
 
     pub(crate) fn changes_catalog(&self) -> bool {

@@ -121,14 +121,14 @@ fn a_stray_copy_end_expects_no_reply() {
 }
 
 #[test]
-fn the_pipeline_may_write_until_the_admitted_request_is_answered() {
+fn a_fenced_write_is_owed_until_it_is_answered() {
     let mut pipeline = queue([execute()]);
-    pipeline.admit_next();
+    pipeline.note_fenced();
     pipeline.push(execute(), Audience::Client);
     pipeline.push(execute(), Audience::Client);
     for is_owed in [true, false] {
         assert!(pipeline.pop().is_some());
-        assert_eq!(pipeline.may_write(), is_owed);
+        assert_eq!(pipeline.writes_fenced(), is_owed);
     }
 }
 

@@ -18,11 +18,11 @@ fn executes(sql: &str) -> Request {
     Request::Execute { statement, defines: None }
 }
 
-/// The traits as letters: may write, changes the catalog, may be a COPY from the client, may commit, affects the
+/// The traits as letters: may undo, changes the catalog, may be a COPY from the client, may commit, affects the
 /// parameter, affects the lexing.
 fn traits(request: &Request) -> String {
     let all = [
-        ('w', request.may_write()),
+        ('u', request.may_undo()),
         ('d', request.changes_catalog()),
         ('c', request.may_copy_in()),
         ('o', request.may_commit()),
@@ -30,7 +30,7 @@ fn traits(request: &Request) -> String {
         ('l', request.affects_lexing()),
     ];
     let effects = request.effects();
-    let kept = [Effects::WRITES, Effects::CATALOG, Effects::COPIES, Effects::PARAMETER, Effects::LEXING];
+    let kept = [Effects::UNDOES, Effects::CATALOG, Effects::COPIES, Effects::PARAMETER, Effects::LEXING];
     let found = [0, 1, 2, 4, 5].map(|index| all[index].1);
     assert_eq!(kept.map(|effect| effects.has(effect)), found, "the effects are determined once");
     all.iter().filter(|(_, is_so)| *is_so).map(|(letter, _)| *letter).collect()
@@ -40,24 +40,27 @@ fn traits(request: &Request) -> String {
 fn a_request_has_the_traits_of_its_statements() {
     for (sql, expected) in [
         ("SELECT 1", "l"),
-        ("BEGIN", ""),
-        ("INSERT INTO t VALUES (1)", "wl"),
-        ("SELECT f()", "wpl"),
-        ("DO 'BEGIN END'", "wdcopl"),
-        ("COPY t FROM STDIN", "wcl"),
+        ("BEGIN", "u"),
+        ("ROLLBACK TO a", "ul"),
+        ("INSERT INTO t VALUES (1)", "l"),
+        ("SELECT f()", "pl"),
+        ("DO 'BEGIN END'", "udcopl"),
+        ("COPY t FROM STDIN", "cl"),
         ("COPY t TO STDOUT", "l"),
         ("CREATE TABLE t (a int)", "dl"),
         ("SET lease.fence = 1", "pl"),
         ("SET standard_conforming_strings = off", "l"),
     ] {
-        assert_eq!(traits(&runs(sql)), expected, "{sql}");
         assert_eq!(traits(&executes(sql)), expected, "{sql}");
+        // An error in it does not skip the next message.
+        assert_eq!(traits(&runs(sql)), format!("u{}", expected.trim_start_matches('u')), "{sql}");
     }
-    assert_eq!(traits(&runs("SELECT 1; DO 'BEGIN END'; BEGIN")), "wdcopl", "all traits of the statements");
+    assert_eq!(traits(&runs("SELECT 1; DO 'BEGIN END'; BEGIN")), "udcopl", "all traits of the statements");
     // A message that was not judged may set anything; a function call names its function by number.
-    assert_eq!(traits(&Request::query(Vec::new())), "l");
-    assert_eq!(traits(&Request::FunctionCall), "wpl");
-    let others = [Request::Describe, Request::Close, Request::Sync, Request::CopyData, Request::CopyEnd];
+    assert_eq!(traits(&Request::query(Vec::new())), "ul");
+    assert_eq!(traits(&Request::FunctionCall), "upl");
+    assert_eq!(traits(&Request::Sync), "u");
+    let others = [Request::Describe, Request::Close, Request::CopyData, Request::CopyEnd];
     assert!(others.iter().all(|request| traits(request).is_empty()));
     let parse = Request::Parse { defines: Some(Defined { name: Vec::new(), sequence: 1 }) };
     assert_eq!(traits(&parse), "");
