@@ -15,6 +15,7 @@
 
 mod affected;
 mod client;
+mod databases;
 mod definitions;
 mod extended;
 mod guard_refusal;
@@ -37,6 +38,7 @@ mod session;
 mod settings;
 mod simple;
 mod situation;
+mod survey;
 pub mod task;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -1,39 +1,28 @@
 //! The verdict on the current message: forward it, reject it, or hold it back until more is known.
 //!
-//! Owns the wait for missing facts, and the steps before DROP DATABASE and similar statements, which need a database
-//! without other connections. Must never forward a write that is not admitted, nor close control connections for a
-//! statement that cannot run.
+//! Owns the order in which facts are found out, and the wait for admissions. Must never forward a write that is not
+//! admitted.
 
 use super::affected::privileges;
 use super::host::Host;
 use super::judge::need::Need;
-use super::judge::{Decision, Judge, Standing, is_named_plainly, needs_every_token, resolve};
+use super::judge::{Decision, Judge, Standing, resolve};
 use super::message::{ServerFact, Verdict};
 use super::path_lookup::Lookup;
-use super::pending_definitions::{CatalogRequest, CatalogView, PendingDefinitions};
+use super::pending_definitions::CatalogView;
 use super::pipeline::{Part, checks};
 use super::session::Session;
 use super::task::Task;
 use fencegate_fence::session::{Epoch, MOST_AT_ONCE, SessionFence, Token};
 use fencegate_fence::{Claim, FenceError, RequiredPrivilege, Role};
 use fencegate_policy::Mode;
-use fencegate_statement::{Operation, Statement};
+use fencegate_statement::Statement;
 use fencegate_wire::message::Status;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Maximum time that statements are held back for a reading of the catalog.
-const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
-/// The limit if all fences only observe: a lost observation is better than a waiting statement.
-const CATCH_UP_TO_OBSERVE: Duration = Duration::from_millis(500);
 
 /// Maximum number of admissions in one task. Then the message is judged again.
 const MAX_AT_ONCE: usize = MOST_AT_ONCE;
-
-/// Maximum number of looks at other sessions' pending definitions. If some end between all looks, they still count
-/// after the last.
-const MAX_SURVEYS: usize = 4;
 
 /// Number of statements, writes and calls beyond which judging would noticeably delay other sessions of the thread.
 const MANY: usize = 200;
@@ -167,35 +156,6 @@ impl<H: Host> Session<H> {
         statement.only_reads() && !self.host.policies().has_functions()
     }
 
-    /// Reads the pending definitions of other sessions, then the catalog: in this order, each definition is in at least
-    /// one of the two. Returns `None` if the catalog must be read first.
-    fn survey(&mut self, statements: &[Arc<Statement>]) -> Option<(Vec<Arc<PendingDefinitions>>, CatalogView)> {
-        let mut surveys = 0;
-        loop {
-            let others = self.host.definitions_of_others();
-            let wanted = self.wanted(statements, &others);
-            let mut seen = self.host.catalog(wanted.as_ref());
-            if let Some(wanted) = wanted
-                && statements.iter().any(|statement| self.depends_on_catalog(statement, &others, &seen))
-            {
-                if let Some(task) = self.first(&wanted) {
-                    self.request(task);
-                    return None;
-                }
-                // Another session may have read it meanwhile.
-                seen = self.host.catalog(Some(&wanted));
-            }
-            // A definition whose effect was read meanwhile would count twice: as pending, and as part of the catalog.
-            let is_same = |now: Vec<Arc<PendingDefinitions>>| {
-                now.len() == others.len() && now.iter().zip(&others).all(|(one, other)| Arc::ptr_eq(one, other))
-            };
-            surveys += 1;
-            if others.is_empty() || surveys == MAX_SURVEYS || is_same(self.host.definitions_of_others()) {
-                return Some((others, seen));
-            }
-        }
-    }
-
     /// Returns true if the statement may need a token, whatever the catalog contains.
     pub(super) fn may_need_token(&self, statement: &Statement) -> bool {
         self.may_write(statement) || self.host.policies().has_functions() && !statement.functions.is_empty()
@@ -210,54 +170,10 @@ impl<H: Host> Session<H> {
 
     /// Returns true if the statement may write a fenced table, or call a function of the policies, whatever the catalog
     /// contains.
-    fn may_write(&self, statement: &Statement) -> bool {
+    pub(super) fn may_write(&self, statement: &Statement) -> bool {
         let runs_code = || !statement.reads.is_empty() || statement.reads_more || statement.calls_code();
         let may_call = || self.host.policies().has_functions() && runs_code();
         !statement.writes.is_empty() || statement.opaque.is_some() || may_call()
-    }
-
-    /// The part of the catalog that is needed to judge these statements; `None` if their text suffices. A reading needs
-    /// to cover only the changes seen when the message arrived: other sessions may keep changing the catalog, and the
-    /// wait would never end.
-    pub(super) fn wanted(
-        &mut self,
-        statements: &[Arc<Statement>],
-        others: &[Arc<PendingDefinitions>],
-    ) -> Option<CatalogRequest> {
-        let policies = self.host.policies();
-        let calls = |it: &Statement| policies.has_functions() && !it.functions.is_empty();
-        let is_concerned = |it: &Arc<Statement>| {
-            (self.may_write(it) || it.changes_catalog || calls(it))
-                && !(others.is_empty() && needs_every_token(it, policies))
-        };
-        if !statements.iter().any(is_concerned) {
-            return None;
-        }
-        let since = *self.message.facts.changes.get_or_insert_with(|| self.host.changes());
-        let cascades = statements.iter().flat_map(|it| &it.writes).any(|write| write.operation == Operation::Cascade);
-        let is_plain = statements.iter().all(|it| is_named_plainly(it, policies));
-        Some(CatalogRequest { since, temporary: self.settings.temporary.clone(), cascades, is_plain })
-    }
-
-    /// Returns true if catalog changes may change the verdict.
-    fn depends_on_catalog(
-        &self,
-        statement: &Statement,
-        others: &[Arc<PendingDefinitions>],
-        seen: &CatalogView,
-    ) -> bool {
-        let is_suspect = || others.iter().any(|it| it.written_by(statement, &seen.catalog).is_some());
-        (self.may_write(statement) || statement.changes_catalog)
-            && (!needs_every_token(statement, self.host.policies()) || is_suspect())
-    }
-
-    /// The task to perform before the statements can be judged.
-    fn first(&mut self, wanted: &CatalogRequest) -> Option<Task> {
-        let now = self.pipeline.now();
-        let since = *self.message.facts.judged_since.get_or_insert(now);
-        let limit = if self.host.policies().enforces() { CATCH_UP_LIMIT } else { CATCH_UP_TO_OBSERVE };
-        let left = limit.saturating_sub(now.saturating_duration_since(since));
-        (!left.is_zero() && self.host.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
     }
 
     fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run, seen: &CatalogView) -> Verdict {
@@ -344,42 +260,5 @@ impl<H: Host> Standing for StandingOf<'_, H> {
 
     fn known_stale(&self, resource: &str, token: Token) -> Option<Epoch> {
         self.host.known_stale(resource, token)
-    }
-}
-
-impl<H: Host> Session<H> {
-    /// Finds out which of the databases belong to others: the server would lock a database before it checks the role,
-    /// and while it waits for that lock, all logins to the database block. Then closes the control connections to the
-    /// database, if the statement can run. Returns `None` when nothing is left to do.
-    pub(super) fn prepare_databases(&mut self, statements: &[Arc<Statement>]) -> Option<Verdict> {
-        let last = statements.iter().rposition(|it| it.needs_database_alone.is_some())?;
-        let owned: HashSet<&str> = statements.iter().filter_map(|it| it.database_to_own()).collect();
-        if owned.is_empty() && statements.len() > 1 {
-            return None;
-        }
-        if !self.pipeline.is_empty() {
-            return Some(self.settle());
-        }
-        let facts = &self.message.facts;
-        let is_unchecked = facts.foreign_databases.is_none() && !owned.is_empty();
-        let is_foreign = facts.foreign_databases.as_ref().is_some_and(|foreign| !foreign.is_empty());
-        let can_run = self.transaction.status() == Status::Idle && self.pipeline.part() != Part::Executed;
-        let is_to_vacate = statements.len() == 1 && can_run && !is_foreign && !facts.is_vacated;
-        if self.settings.parameter.refuses(&statements[0]) || !is_unchecked && !is_to_vacate {
-            return None;
-        }
-        // Earlier statements of the string may change the role. After an Execute of the proxy, which begins a pipeline,
-        // the server refuses some of these statements.
-        let role = match &facts.role {
-            _ if statements[..last].iter().any(|it| it.may_change_role()) => self.any_role(),
-            ServerFact::Known(role) => role.clone(),
-            ServerFact::NotQueried | ServerFact::Due if self.is_extended() => self.any_role(),
-            ServerFact::NotQueried | ServerFact::Due => return Some(self.query_role()),
-        };
-        self.request(match &statements[last].needs_database_alone {
-            Some(wanted) if !is_unchecked => Task::VacateDatabase(wanted.clone(), role),
-            _ => Task::CheckOwner(owned.into_iter().map(str::to_owned).collect(), role),
-        });
-        Some(Verdict::Hold)
     }
 }
