@@ -9,7 +9,7 @@ use super::judge::need::Need;
 use super::judge::{Decision, Judge, Standing, resolve};
 use super::message::{ServerFact, Verdict};
 use super::path_lookup::Lookup;
-use super::pending_definitions::CatalogView;
+use super::pending_definitions::{CatalogView, PendingDefinitions};
 use super::pipeline::{Part, checks};
 use super::session::Session;
 use super::task::Task;
@@ -20,9 +20,6 @@ use fencegate_statement::Statement;
 use fencegate_wire::message::Status;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Maximum number of admissions in one task. Then the message is judged again.
-const MAX_AT_ONCE: usize = MOST_AT_ONCE;
 
 /// Number of statements, writes and calls beyond which judging would noticeably delay other sessions of the thread.
 const MANY: usize = 200;
@@ -53,14 +50,27 @@ impl<H: Host> Session<H> {
         if resolved.iter().all(|statement| self.needs_no_verdict(statement)) {
             return (Verdict::Forward, resolved);
         }
-        if let Some(verdict) = self.wait_behind_admit(&resolved) {
+        if let Some(verdict) = self.find_out_facts(&mut resolved) {
             return (verdict, resolved);
         }
-        let writes = resolved.iter().any(|statement| self.may_write(statement));
+        let verdict = match self.survey(&resolved) {
+            Some((others, seen)) => self.judge_by(&resolved, run, &others, &seen),
+            None => Verdict::Hold,
+        };
+        (verdict, resolved)
+    }
+
+    /// Finds out the facts about the session that the judge needs: first whether the statements may run at all, then the
+    /// path, the owner of a database, and the role. Returns a verdict if the statements cannot be judged yet.
+    fn find_out_facts(&mut self, statements: &mut [Arc<Statement>]) -> Option<Verdict> {
+        if let Some(verdict) = self.wait_behind_admit(statements) {
+            return Some(verdict);
+        }
+        let writes = statements.iter().any(|statement| self.may_write(statement));
         if writes && (self.pipeline.may_change_catalog() || self.pipeline.holds_rejection()) {
             // A pending definition may make the written relation a way to a fenced table. After a rejection the server
             // may skip the statement, and a statement that never runs must raise no token.
-            return (self.settle(), resolved);
+            return Some(self.settle());
         }
         let facts = &mut self.message.facts;
         if matches!(facts.refused, Some(FenceError::RoleUnknown { .. })) {
@@ -68,25 +78,68 @@ impl<H: Host> Session<H> {
             facts.role = ServerFact::Due;
         }
         let lookup = if self.is_extended() { Lookup::AtExecute } else { Lookup::InString };
-        if let Some(verdict) = self.resolve_by_path(&mut resolved, lookup) {
-            return (verdict, resolved);
+        if let Some(verdict) = self.resolve_by_path(statements, lookup) {
+            return Some(verdict);
         }
-        if let Some(verdict) = self.prepare_databases(&resolved) {
-            return (verdict, resolved);
+        if let Some(verdict) = self.prepare_databases(statements) {
+            return Some(verdict);
         }
-        if self.message.facts.role == ServerFact::Due {
-            return (self.query_role(), resolved);
+        (self.message.facts.role == ServerFact::Due).then(|| self.query_role())
+    }
+
+    /// Judges statements by the known facts, and carries out the decision.
+    fn judge_by(
+        &mut self,
+        statements: &[Arc<Statement>],
+        run: Run,
+        others: &[Arc<PendingDefinitions>],
+        seen: &CatalogView,
+    ) -> Verdict {
+        let decision = self.decide(statements, others, seen);
+        let is_reported = match &decision {
+            Decision::Forward(_, passed) => !passed.is_empty(),
+            Decision::Reject(..) => true,
+            Decision::Settle | Decision::ReadValue | Decision::ReadRows => false,
+        };
+        if is_reported && !self.pipeline.is_empty() && statements.iter().any(|statement| statement.is_unread()) {
+            // The server may report a syntax error in the text, which the proxy must recognize.
+            return self.settle();
         }
-        let Some((others, seen)) = self.survey(&resolved) else { return (Verdict::Hold, resolved) };
+        self.message.checks = match &decision {
+            Decision::Forward(needs, _) => checks(needs, statements),
+            _ => Vec::new(),
+        };
+        let verdict = self.carry_out(decision, statements, run, seen);
+        let forwarded = match verdict {
+            Verdict::Forward => statements.len(),
+            Verdict::Reject(index, _) => index,
+            Verdict::Hold => 0,
+        };
+        for statement in &statements[..forwarded] {
+            self.transaction.definitions_mut().note(statement, seen, &self.host);
+        }
+        if matches!(verdict, Verdict::Hold) {
+            // Changes by other sessions may have ended when the message is judged again.
+            self.message.facts.changes = None;
+        }
+        verdict
+    }
+
+    fn decide(
+        &self,
+        statements: &[Arc<Statement>],
+        others: &[Arc<PendingDefinitions>],
+        seen: &CatalogView,
+    ) -> Decision {
         let judge = Judge {
             policies: self.host.policies(),
             standing: &StandingOf { fence: &self.process.fence, host: &self.host },
-            seen: &seen,
+            seen,
             changes_catalog: self.transaction.changes_fenced_catalog(),
             shadows_keys: self.transaction.definitions().shadow_keys(),
             path: self.message.facts.path.as_deref(),
             pending: self.transaction.definitions().own(),
-            definitions_of_others: &others,
+            definitions_of_others: others,
             exempt: self.host.policies().exempts(self.host.user()),
             opaque: self.host.policies().opaque_of(self.host.user()),
             parameter: &self.settings.parameter,
@@ -98,29 +151,25 @@ impl<H: Host> Session<H> {
             refused: self.message.facts.refused.as_ref(),
             foreign_databases: self.message.facts.foreign_databases.as_ref(),
         };
-        let decision = judge.statements(&resolved);
-        let is_reported = match &decision {
-            Decision::Forward(_, passed) => !passed.is_empty(),
-            Decision::Reject(..) => true,
-            Decision::Settle | Decision::ReadValue | Decision::ReadRows => false,
-        };
-        if is_reported && !self.pipeline.is_empty() && resolved.iter().any(|statement| statement.is_unread()) {
-            // The server may report a syntax error in the text, which the proxy must recognize.
-            return (self.settle(), resolved);
-        }
-        self.message.checks = match &decision {
-            Decision::Forward(needs, _) => checks(needs, &resolved),
-            _ => Vec::new(),
-        };
-        let verdict = match decision {
+        judge.statements(statements)
+    }
+
+    fn carry_out(
+        &mut self,
+        decision: Decision,
+        statements: &[Arc<Statement>],
+        run: Run,
+        seen: &CatalogView,
+    ) -> Verdict {
+        match decision {
             Decision::Forward(needs, passed) => {
-                let verdict = self.forward_when_admitted(needs, run, &seen);
+                let verdict = self.forward_when_admitted(needs, run, seen);
                 if matches!(verdict, Verdict::Forward) && run == Run::Begins {
-                    self.report_passed(&resolved, passed);
+                    self.report_passed(statements, passed);
                 }
                 verdict
             }
-            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs, run, &seen) {
+            Decision::Reject(index, rejection, needs) => match self.forward_when_admitted(needs, run, seen) {
                 Verdict::Forward => Verdict::Reject(index, rejection),
                 hold => hold,
             },
@@ -134,20 +183,7 @@ impl<H: Host> Session<H> {
                 self.ask();
                 Verdict::Hold
             }
-        };
-        let forwarded = match verdict {
-            Verdict::Forward => resolved.len(),
-            Verdict::Reject(index, _) => index,
-            Verdict::Hold => 0,
-        };
-        for statement in &resolved[..forwarded] {
-            self.transaction.definitions_mut().note(statement, &seen, &self.host);
         }
-        if matches!(verdict, Verdict::Hold) {
-            // Changes by other sessions may have ended when the message is judged again.
-            self.message.facts.changes = None;
-        }
-        (verdict, resolved)
     }
 
     /// Returns true for a statement that only reads. Its verdict depends on no fact: see the test
@@ -207,8 +243,8 @@ impl<H: Host> Session<H> {
         let lacks = |need: &Need| {
             self.process.fence.admission(&need.resource.name).is_none_or(|epoch| epoch.token != need.token)
         };
-        // Request all missing admissions up to the limit before judging again.
-        let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MAX_AT_ONCE).cloned().collect();
+        // Request all missing admissions, up to the limit of a transaction, before judging again.
+        let lacking: Vec<Need> = needs.iter().filter(|need| lacks(need)).take(MOST_AT_ONCE).cloned().collect();
         let lacking = if lacking.is_empty() { needs[..1].to_vec() } else { lacking };
         let lacking = self.with_claims(lacking, seen);
         // An Admit that raises the token looks at the activity of the process.
