@@ -10,7 +10,10 @@ use super::{
     TransactionEffect, ddl, nested, own, parameter,
 };
 use pg_query::NodeEnum as N;
-use pg_query::protobuf::{CopyStmt, DiscardMode, DiscardStmt, TransactionStmt, TransactionStmtKind, VariableSetKind};
+use pg_query::protobuf::{
+    CopyStmt, CreateSchemaStmt, DiscardMode, DiscardStmt, LockStmt, RefreshMatViewStmt, SelectStmt, TransactionStmt,
+    TransactionStmtKind, VariableSetKind, VariableSetStmt,
+};
 
 /// The server's number for the lock mode of every SELECT. `LOCK TABLE` in that mode, as `pg_dump` sends it, is a read.
 const ACCESS_SHARE_LOCK: i32 = 1;
@@ -28,28 +31,18 @@ pub(super) fn classify(node: &N) -> Statement {
     statement
 }
 
-/// Adds the effects of `node` to the statement, and returns its kind.
+/// Adds the effects of `node` to the statement, and returns its kind. The table of this file: longer effects have
+/// functions of their own.
 pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
     match node {
-        N::SelectStmt(select) => {
-            Walk::new(into).query(node);
-            if let Some(effect) = parameter::set_by_query(select) {
-                into.parameter = effect;
-            }
-            if select.into_clause.is_some() { StatementKind::SelectInto } else { StatementKind::Select }
-        }
+        N::SelectStmt(select) => describe_select(node, select, into),
         N::InsertStmt(_) => query(node, into, StatementKind::Insert),
         N::UpdateStmt(_) => query(node, into, StatementKind::Update),
         N::DeleteStmt(_) => query(node, into, StatementKind::Delete),
         N::MergeStmt(_) => query(node, into, StatementKind::Merge),
         N::CopyStmt(copy) => describe_copy(copy, into),
         N::TruncateStmt(truncate) => ddl::truncate(truncate, into),
-        N::LockStmt(lock) => {
-            if lock.mode != ACCESS_SHARE_LOCK {
-                ddl::write_all(&lock.relations, Operation::Lock, into);
-            }
-            StatementKind::LockTable
-        }
+        N::LockStmt(lock) => describe_lock(lock, into),
 
         // Statements that run another statement, or code.
         N::ExplainStmt(explain) => nested::explain(explain, into),
@@ -60,15 +53,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
         N::FetchStmt(fetch) => nested::fetch(fetch, into),
         N::ClosePortalStmt(_) => StatementKind::Close,
         N::CreateTableAsStmt(create) => nested::create_table_as(create, into),
-        // Its rows are replaced, and its query may call anything.
-        N::RefreshMatViewStmt(refresh) => {
-            if let Some(relation) = &refresh.relation {
-                into.add_write(RelationName::from(relation), Operation::Insert);
-                into.add_write(RelationName::from(relation), Operation::Delete);
-            }
-            into.parameter = ParameterEffect::Unknown;
-            StatementKind::RefreshMaterializedView
-        }
+        N::RefreshMatViewStmt(refresh) => describe_refresh(refresh, into),
         N::CallStmt(call) => nested::call(call, into),
         N::DoStmt(_) => runs_code(into, StatementKind::Do, OpaqueReason::Do),
         N::LoadStmt(_) => {
@@ -78,14 +63,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
 
         // The session.
         N::TransactionStmt(transaction) => describe_transaction(transaction, into),
-        N::VariableSetStmt(set) => {
-            into.parameter = parameter::set(set);
-            into.path = parameter::set_path(set);
-            match set.kind() {
-                VariableSetKind::VarReset | VariableSetKind::VarResetAll => StatementKind::Reset,
-                _ => StatementKind::Set,
-            }
-        }
+        N::VariableSetStmt(set) => describe_set(set, into),
         N::VariableShowStmt(_) => StatementKind::Show,
         N::DiscardStmt(discard) => describe_discard(discard, into),
         N::ConstraintsSetStmt(_) => StatementKind::SetConstraints,
@@ -120,12 +98,7 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
         }
         N::CreatePolicyStmt(create) => ddl::on(&create.table, into, StatementKind::CreatePolicy),
         N::AlterPolicyStmt(alter) => ddl::on(&alter.table, into, StatementKind::AlterPolicy),
-        N::CreateSchemaStmt(create) => {
-            for element in create.schema_elts.iter().filter_map(|element| element.node.as_ref()) {
-                describe(element, into);
-            }
-            changes(into, StatementKind::CreateSchema)
-        }
+        N::CreateSchemaStmt(create) => describe_schema(create, into),
         N::DropOwnedStmt(_) => opaque(into, StatementKind::DropOwned, OpaqueReason::DropsOwned),
         N::ReassignOwnedStmt(_) => opaque(into, StatementKind::ReassignOwned, OpaqueReason::ReassignsOwned),
         N::ImportForeignSchemaStmt(_) => opaque(into, StatementKind::ImportForeignSchema, OpaqueReason::ForeignSchema),
@@ -255,6 +228,47 @@ fn opaque(into: &mut Statement, kind: StatementKind, why: OpaqueReason) -> State
 pub(super) fn runs_code(into: &mut Statement, kind: StatementKind, why: OpaqueReason) -> StatementKind {
     into.set_runs_code(why);
     kind
+}
+
+fn describe_select(node: &N, select: &SelectStmt, into: &mut Statement) -> StatementKind {
+    Walk::new(into).query(node);
+    if let Some(effect) = parameter::set_by_query(select) {
+        into.parameter = effect;
+    }
+    if select.into_clause.is_some() { StatementKind::SelectInto } else { StatementKind::Select }
+}
+
+fn describe_lock(lock: &LockStmt, into: &mut Statement) -> StatementKind {
+    if lock.mode != ACCESS_SHARE_LOCK {
+        ddl::write_all(&lock.relations, Operation::Lock, into);
+    }
+    StatementKind::LockTable
+}
+
+/// The rows of the view are replaced, and its query may call anything.
+fn describe_refresh(refresh: &RefreshMatViewStmt, into: &mut Statement) -> StatementKind {
+    if let Some(relation) = &refresh.relation {
+        into.add_write(RelationName::from(relation), Operation::Insert);
+        into.add_write(RelationName::from(relation), Operation::Delete);
+    }
+    into.parameter = ParameterEffect::Unknown;
+    StatementKind::RefreshMaterializedView
+}
+
+fn describe_set(set: &VariableSetStmt, into: &mut Statement) -> StatementKind {
+    into.parameter = parameter::set(set);
+    into.path = parameter::set_path(set);
+    match set.kind() {
+        VariableSetKind::VarReset | VariableSetKind::VarResetAll => StatementKind::Reset,
+        _ => StatementKind::Set,
+    }
+}
+
+fn describe_schema(create: &CreateSchemaStmt, into: &mut Statement) -> StatementKind {
+    for element in create.schema_elts.iter().filter_map(|element| element.node.as_ref()) {
+        describe(element, into);
+    }
+    changes(into, StatementKind::CreateSchema)
 }
 
 fn describe_copy(copy: &CopyStmt, into: &mut Statement) -> StatementKind {
