@@ -1,17 +1,18 @@
 //! The control connections of one database: opened when needed, probed, limited, replaced.
 //!
-//! Owns connecting, session settings, the privilege probe and every limit on waiting. Must never
-//! run a statement twice by itself: only the caller knows whether repeating it is safe.
+//! Owns connecting and every limit on waiting. Must never run a statement twice by itself: only the caller knows
+//! whether repeating it is safe.
 //!
 //! Functions here are not cancel-safe unless their comment says so: a Query that was sent continues.
 
 use super::common::{Common, Process, past_table_locks};
-use super::error::{LIMIT, is_no_database};
-use super::sql::{self, Prepared, VERSION, prepare, version_number};
+use super::error::LIMIT;
+use super::probed::{Probed, name_privilege};
+use super::sql::{self, Prepared, prepare};
 use super::{Listener, StoreError};
 use crate::resource_lock::ResourceLocks;
 use crate::session::Identity;
-use fencegate_postgres::sql::{StatementResult, answers, column};
+use fencegate_postgres::sql::{StatementResult, answers};
 use fencegate_postgres::tls::ControlConfig;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -405,73 +406,4 @@ impl Lane {
             listener.lost(connected.serial);
         }
     }
-}
-
-/// The facts that a new control connection reports about its server, its database and its role.
-pub(super) struct Probed(Vec<StatementResult>);
-
-impl Probed {
-    /// Applies the settings that the fence needs, and queries the facts. Not cancel-safe.
-    pub(super) async fn of(
-        config: &ControlConfig,
-        client: &Client,
-        synchronous_commit: &str,
-    ) -> Result<Self, StoreError> {
-        match client.simple_query(&sql::proxy::open(synchronous_commit)).await {
-            Ok(opened) => Ok(Probed(answers(opened))),
-            Err(error) => Err(name_privilege(client, StoreError::on_opening(config, error)).await),
-        }
-    }
-
-    /// Checks that the server is not known to be another one than the primary.
-    pub(super) fn is_of_primary(&self, config: &ControlConfig) -> Result<(), StoreError> {
-        let [system_identifier, postmaster_start] = ["system_identifier", "postmaster_start"].map(|it| self.field(it));
-        if config.is_superseded(&system_identifier, &postmaster_start) { Err(StoreError::Superseded) } else { Ok(()) }
-    }
-
-    /// Checks that the role has the privileges on the server that the fence needs.
-    pub(super) fn may_fence(&self) -> Result<(), StoreError> {
-        let (role, grant) = (self.field("role"), self.field("missing_grant"));
-        if grant.is_empty() { Ok(()) } else { Err(StoreError::Privilege { role, grant }) }
-    }
-
-    /// As [`Probed::may_fence`]. Also checks that the role may use the tables of the schema.
-    pub(super) fn has_privileges(&self) -> Result<(), StoreError> {
-        self.may_fence()?;
-        let (role, database, lacking) = (self.field("role"), self.field("database"), self.field("lacking"));
-        if lacking.is_empty() { Ok(()) } else { Err(StoreError::SchemaPrivileges { role, database, lacking }) }
-    }
-
-    /// Checks that the database has the schema version that this program works with.
-    pub(super) fn has_schema(&self) -> Result<(), StoreError> {
-        let (database, found) = (self.field("database"), self.field("version"));
-        match found.as_str() {
-            VERSION => Ok(()),
-            "" => Err(StoreError::Unprepared { database }),
-            _ if version_number(&found) > version_number(VERSION) => Err(StoreError::Newer { database, found }),
-            _ => Err(StoreError::Version { database, found }),
-        }
-    }
-
-    fn field(&self, name: &str) -> String {
-        let row = self.0.last().and_then(|answer| answer.rows.first());
-        row.and_then(|row| column(row, name)).unwrap_or_default().to_owned()
-    }
-}
-
-/// Replaces a refusal by the privilege that the role lacks, if one is found. Returns other errors unchanged. Not cancel-safe.
-async fn name_privilege(client: &Client, error: StoreError) -> StoreError {
-    if !matches!(error, StoreError::Denied(_)) {
-        return error;
-    }
-    match timeout(LIMIT, client.simple_query(&sql::proxy::privileges())).await {
-        Ok(Ok(messages)) => Probed(answers(messages)).has_privileges().err().unwrap_or(error),
-        _ => error,
-    }
-}
-
-/// Returns true if the server reports that the database does not exist. Returns false if the server does not answer in time.
-/// Cancel-safe.
-pub async fn is_missing(config: &ControlConfig) -> bool {
-    matches!(timeout(LIMIT, config.connect()).await, Ok(Err(error)) if is_no_database(&error))
 }

@@ -11,6 +11,7 @@ mod init;
 mod init_lock;
 mod postgres;
 mod probe;
+mod probed;
 mod records;
 mod rows;
 mod sql;
@@ -26,14 +27,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-pub use control::{is_missing, process_payload};
+pub use control::process_payload;
 pub use error::{ConnectionError, StoreError, UnsuitableEngine};
 pub use init::{FUNCTIONS, InitError, InitReport, RELATIONS, grant_leases, init, init_script, is_proxy};
 pub(crate) use init_lock::set_up;
 pub use init_lock::{Effect, InitLockError, Script, begin as begin_with_init_lock};
 pub use postgres::Postgres;
 pub use probe::{
-    ExplainError, Need, closed_databases, databases, explain, other_policies, probe, read_names, read_names_in,
+    ExplainError, Need, closed_databases, databases, explain, is_missing, other_policies, probe, read_names, read_names_in,
 };
 pub use records::{
     Admission, AdmissionRow, Bounded, DESCRIBED, Enforcement, EpochRow, Fence, Fences, First, Found, Higher, Holder,

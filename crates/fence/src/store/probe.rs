@@ -7,8 +7,8 @@
 //! connection open, because it would block DROP DATABASE.
 
 use super::common::blockers;
-use super::control::Probed;
 use super::error::{UnsuitableEngine, is_no_database};
+use super::probed::Probed;
 use super::{StoreError, sql};
 use fencegate_catalog::{
     Catalog, CatalogError, DatabaseNames, Dependencies, Explanation, Fenced, NamesFound, PolicyNames, Views,
@@ -65,6 +65,12 @@ pub async fn probe(config: &ControlConfig, need: Need) -> Result<(), StoreError>
     }
     let holders = blockers(answers.get(1..).unwrap_or_default());
     if holders.is_empty() { Ok(()) } else { Err(StoreError::TablesLocked(holders)) }
+}
+
+/// Returns true if the server reports that the database does not exist. Returns false if the server does not answer in time.
+/// Cancel-safe.
+pub async fn is_missing(config: &ControlConfig) -> bool {
+    matches!(timeout(LIMIT, config.connect()).await, Ok(Err(error)) if is_no_database(&error))
 }
 
 /// The names of the server's databases to which this role may connect. Has no time limit of its own. Cancel-safe.

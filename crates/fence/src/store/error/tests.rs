@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::FenceError;
-use crate::store::control::Probed;
+use crate::store::probed::Probed;
 use fencegate_postgres::ServerTls;
 use fencegate_postgres::tls::Connector;
 use std::collections::BTreeSet;
