@@ -7,11 +7,11 @@
 
 use super::common::{Common, Process, past_table_locks};
 use super::error::LIMIT;
+use super::notification::{LEASE_CHANNEL, pass_on};
 use super::probed::{Probed, name_privilege};
 use super::sql::{self, Prepared, prepare};
 use super::{Listener, StoreError};
 use crate::resource_lock::ResourceLocks;
-use crate::session::Identity;
 use fencegate_postgres::sql::{StatementResult, answers};
 use fencegate_postgres::tls::ControlConfig;
 use std::future::poll_fn;
@@ -33,18 +33,6 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(4);
 pub(super) const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// Minimum and maximum time for which all operations fail after a failed attempt to connect.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-
-/// Where the functions of `leases.sql` announce elections.
-const LEASE_CHANNEL: &str = "fencegate_lease";
-/// The payload that announces a catalog change. No resource can have this name.
-pub(super) const CATALOG_CHANGED: &str = "{catalogue}";
-/// Begins the payloads for single sessions. No resource can have such a name.
-const OF_PROCESS: &str = "{process}";
-
-/// The payload for the session with this server process.
-pub fn process_payload(identity: &Identity) -> String {
-    format!("{OF_PROCESS} {} {}", identity.pid, identity.backend_start)
-}
 
 /// A slot for one control connection, which is opened when needed.
 #[derive(Debug)]
@@ -292,15 +280,7 @@ impl Lane {
         let driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                 if let (AsyncMessage::Notification(news), Some(listener)) = (message, &listener) {
-                    if news.channel() == LEASE_CHANNEL {
-                        listener.lease_changed(news.payload());
-                    } else if news.payload().starts_with(OF_PROCESS) {
-                        // Only that session listens for it.
-                    } else if news.payload() != CATALOG_CHANGED {
-                        listener.announced(news.payload());
-                    } else if !common.is_own(news.process_id()) {
-                        listener.catalog_changed();
-                    }
+                    pass_on(&news, &**listener, &common);
                 }
             }
             if let Some(listener) = listener {

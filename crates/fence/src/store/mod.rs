@@ -9,6 +9,7 @@ mod control;
 mod error;
 mod init;
 mod init_lock;
+mod notification;
 mod postgres;
 mod probe;
 mod probed;
@@ -27,11 +28,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-pub use control::process_payload;
 pub use error::{ConnectionError, StoreError, UnsuitableEngine};
 pub use init::{FUNCTIONS, InitError, InitReport, RELATIONS, grant_leases, init, init_script, is_proxy};
 pub(crate) use init_lock::set_up;
 pub use init_lock::{Effect, InitLockError, Script, begin as begin_with_init_lock};
+pub use notification::process_payload;
 pub use postgres::Postgres;
 pub use probe::{
     ExplainError, Need, closed_databases, databases, explain, is_missing, other_policies, probe, read_names, read_names_in,

@@ -4,8 +4,9 @@
 
 use super::announcer::Announcer;
 use super::common::{Common, blockers};
-use super::control::{BETWEEN_LOOKS, CATALOG_CHANGED, Lane, process_payload};
+use super::control::{BETWEEN_LOOKS, Lane};
 use super::error::LIMIT;
+use super::notification::{CATALOG_CHANGED, process_payload};
 use super::rows;
 use super::sql::epoch::Operator;
 use super::sql::lanes::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_READINGS, FOR_WAITS};
