@@ -7,10 +7,11 @@
 //!
 //! Not cancel-safe: the Query may have taken effect, and processes may have been terminated.
 
+use super::connections::Connections;
 use super::control::Lane;
 use super::error::LIMIT;
 use super::rows::blocker;
-use super::{GRACE, Postgres, StoreError, sql};
+use super::{GRACE, StoreError, sql};
 use crate::obstacle::Blocker;
 use fencegate_policy::Resource;
 use fencegate_postgres::sql::{StatementResult, is_true, rows};
@@ -49,7 +50,7 @@ fn refusal(error: StoreError, seen: BlockingProcesses) -> StoreError {
     }
 }
 
-impl Postgres {
+impl Connections {
     /// Runs a Query that takes the resource's lock, or a row lock. Terminates processes that have not released the resource's
     /// lock within the grace period. The error names those that did not end.
     ///

@@ -5,6 +5,7 @@
 mod announcer;
 mod blockers;
 mod common;
+mod connections;
 mod control;
 mod error;
 mod init;
@@ -35,7 +36,8 @@ pub use init_lock::{Effect, InitLockError, Script, begin as begin_with_init_lock
 pub use notification::process_payload;
 pub use postgres::Postgres;
 pub use probe::{
-    ExplainError, Need, closed_databases, databases, explain, is_missing, other_policies, probe, read_names, read_names_in,
+    ExplainError, Need, closed_databases, databases, explain, is_missing, other_policies, probe, read_names,
+    read_names_in,
 };
 pub use records::{
     Admission, AdmissionRow, Bounded, DESCRIBED, Enforcement, EpochRow, Fence, Fences, First, Found, Higher, Holder,

@@ -1,15 +1,13 @@
 //! The store in PostgreSQL: the statements and the connection of each operation, and the decoding of its answer.
 //!
-//! Owns the control connections. Must never split an operation: each is one Query, which is one transaction.
+//! Must never split an operation: each is one Query, which is one transaction.
 
-use super::announcer::Announcer;
-use super::common::{Common, blockers};
-use super::control::{BETWEEN_LOOKS, Lane};
+use super::common::blockers;
+use super::connections::Connections;
 use super::error::LIMIT;
 use super::notification::{CATALOG_CHANGED, process_payload};
 use super::rows;
 use super::sql::epoch::Operator;
-use super::sql::lanes::{FOR_ADMITS, FOR_EPOCHS, FOR_LOOKS, FOR_READINGS, FOR_WAITS};
 use super::{
     Admission, AdmissionRow, Bounded, Enforcement, EpochRow, Fences, First, Found, Holder, Key, Listener, Marked,
     Report, RequiredPrivilege, ResetReport, Role, Store, StoreError, StoredLease, sql,
@@ -19,15 +17,12 @@ use crate::session::{Epoch, Identity, Token};
 use async_trait::async_trait;
 use fencegate_catalog::{Catalog, Dependencies, Fenced, Views};
 use fencegate_policy::Resource;
-use fencegate_postgres::sql::{StatementResult, answers, column, is_true, number, rows, text};
+use fencegate_postgres::sql::{column, is_true, number, rows, text};
 use fencegate_postgres::tls::ControlConfig;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_postgres::SimpleQueryRow;
+use tokio::time::{Instant, timeout};
 
 /// Time limit of first tokens on the wait for a row that another transaction is creating. Then that key uses the ordinary
 /// Admit.
@@ -36,115 +31,20 @@ const FIRST_WAIT: Duration = Duration::from_millis(5);
 /// A database of PostgreSQL, for one proxy.
 #[derive(Debug)]
 pub struct Postgres {
-    control: ControlConfig,
+    connections: Connections,
     /// The id of this proxy process in the admissions that it grants. Unique to the process.
     proxy: String,
-    /// For Admits.
-    admission: Lane,
-    /// For epochs. Its commits are durable.
-    publish: Lane,
-    /// For looks, signals and deletes.
-    look: Arc<Lane>,
-    announcer: Arc<Announcer>,
-    /// For Queries of `admission` and `publish` that wait for a lock.
-    pub(super) wait: Lane,
-    /// Held by the Query that runs on `wait`.
-    pub(super) waiting: Mutex<()>,
-    /// For readings of the catalog. A drain's looks must neither wait for a reading nor be lost with it.
-    reading: Lane,
-    /// Receives notifications. Any role can flood it with them, so only heartbeats and readings of the catalog wait for its
-    /// answers.
-    listening: Arc<Lane>,
-    pub(super) common: Arc<Common>,
 }
 
 impl Postgres {
     /// A store without open connections. `control` includes the database's name. `proxy` is unique to the proxy process.
     pub fn new(control: ControlConfig, proxy: String, listener: Arc<dyn Listener>) -> Self {
-        let common = Arc::new(Common::default());
-        let lane = |synchronous_commit, prepared, listener| {
-            Lane::new(control.clone(), synchronous_commit, prepared, listener, common.clone())
-        };
-        let admission = lane("off", FOR_ADMITS, None);
-        let (publish, look) = (lane("on", FOR_EPOCHS, None), Arc::new(lane("off", FOR_LOOKS, None)));
-        let announcer = Announcer::new(look.clone());
-        let (wait, waiting) = (lane("on", FOR_WAITS, None), Mutex::default());
-        let (reading, listening) = (lane("off", FOR_READINGS, None), Arc::new(lane("off", &[], Some(listener))));
-        Postgres { control, proxy, admission, publish, look, announcer, wait, waiting, reading, listening, common }
-    }
-
-    pub(super) async fn look(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
-        match self.look.run(query).await {
-            // Boxed, so that the future of every look stays small.
-            Err(StoreError::LockNotAvailable) => Box::pin(self.look.run_past_table_locks(query)).await,
-            Err(error @ StoreError::TimedOut(_)) => Err(self.common.table_locks.explain(error, LIMIT)),
-            answers => answers,
-        }
-    }
-
-    /// Opens the listening connection in the background, if it is not open. Remembered epochs are used only after it listens.
-    pub(super) fn listen(&self) {
-        if !self.listening.is_open() {
-            drop(self.query_in_background("SELECT".to_owned()));
-        }
-    }
-
-    /// Runs a Query on the listening connection. If opening that connection takes longer than the limit, it continues in the
-    /// background.
-    async fn query_listener(&self, query: String) -> Result<Vec<StatementResult>, StoreError> {
-        timeout(LIMIT, self.query_in_background(query))
-            .await
-            .ok()
-            .and_then(Result::ok)
-            .unwrap_or(Err(StoreError::TimedOut(LIMIT)))
-    }
-
-    fn query_in_background(&self, query: String) -> JoinHandle<Result<Vec<StatementResult>, StoreError>> {
-        let listening = self.listening.clone();
-        tokio::spawn(async move { listening.run(&query).await })
-    }
-
-    /// Reads the catalog. Changes during the reading are announced on the listening connection, which must therefore answer
-    /// before the reading begins. A reading waits only for locks on views, so its own error is returned unchanged.
-    async fn read_catalog(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
-        self.query_listener("SELECT".to_owned()).await?;
-        self.reading.run(query).await
-    }
-
-    /// Runs a Query over a separate connection, which does not require the schema.
-    async fn query_once(&self, query: &str) -> Result<Vec<StatementResult>, StoreError> {
-        let passes = self.common.passing.clone().read_owned().await;
-        let client = self.common.open_once(&self.control, passes).await?;
-        client.simple_query(query).await.map(answers).map_err(|error| StoreError::Refused(error.into()))
-    }
-
-    /// Runs a look and returns the rows that can be decoded.
-    async fn read<T, C: FromIterator<T>>(
-        &self,
-        query: &str,
-        read: impl Fn(&SimpleQueryRow) -> Option<T>,
-    ) -> Result<C, StoreError> {
-        Ok(rows(&self.look(query).await?).filter_map(read).collect())
-    }
-
-    /// Returns after the server processes of recently abandoned connections have ended, or if the server does not answer.
-    async fn wait_for_leaving(&self) {
-        let question = sql::proxy::alive(&self.common.leaving());
-        let have_ended = async {
-            while self.look(&question).await.is_ok_and(|answers| rows(&answers).next().is_some()) {
-                sleep(BETWEEN_LOOKS).await;
-            }
-        };
-        timeout(LIMIT, have_ended).await.ok();
-    }
-
-    fn lanes(&self) -> [&Lane; 6] {
-        [&self.admission, &self.publish, &self.wait, &self.reading, &self.listening, &self.look]
+        Postgres { connections: Connections::new(control, listener), proxy }
     }
 
     async fn admit_firsts(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError> {
         let query = sql::admission::admit_first(firsts, &self.proxy);
-        let answers = self.publish.run(&sql::lock::with_lock_timeout(FIRST_WAIT, &query)).await?;
+        let answers = self.connections.publish.run(&sql::lock::with_lock_timeout(FIRST_WAIT, &query)).await?;
         Ok(rows(&answers).filter_map(rows::granted).collect())
     }
 }
@@ -159,11 +59,11 @@ impl Store for Postgres {
         loaded: i64,
     ) -> Result<Report, StoreError> {
         let query = sql::admission::admit(identity, resource, token, &self.proxy, loaded);
-        let answers = self.run_past_blockers(&self.admission, resource, &query).await?;
+        let answers = self.connections.run_past_blockers(&self.connections.admission, resource, &query).await?;
         let report = rows::report(&answers, &resource.name)?;
         if report.unfenceable.is_some() {
             // If the role can no longer see or terminate other processes, the session only appears to be unfenceable.
-            self.look.check_privileges().await?;
+            self.connections.look.check_privileges().await?;
         }
         Ok(report)
     }
@@ -173,9 +73,9 @@ impl Store for Postgres {
         identity: &Identity,
         wanted: &[(&Resource, Token)],
     ) -> Result<Vec<(AdmissionRow, bool)>, StoreError> {
-        self.listen();
+        self.connections.listen();
         let query = sql::admission::admit_current(identity, wanted, &self.proxy);
-        let answers = self.admission.run(&sql::lock::with_lock_timeout(FIRST_WAIT, &query)).await?;
+        let answers = self.connections.admission.run(&sql::lock::with_lock_timeout(FIRST_WAIT, &query)).await?;
         Ok(rows(&answers).filter_map(|row| Some((rows::granted(row)?, is_true(row, "is_new")))).collect())
     }
 
@@ -202,13 +102,16 @@ impl Store for Postgres {
         loaded: i64,
     ) -> Result<Option<Epoch>, StoreError> {
         let query = sql::epoch::publish(resource, target, known, loaded);
-        let answers = self.run_past_blockers(&self.publish, resource, &query).await?;
-        self.announcer.announce(&resource.name);
+        let answers = self.connections.run_past_blockers(&self.connections.publish, resource, &query).await?;
+        self.connections.announcer.announce(&resource.name);
         Ok(rows(&answers).find_map(rows::epoch))
     }
 
     async fn mark(&self, resource: &Resource, epoch: Epoch) -> Result<Marked, StoreError> {
-        let answers = self.run_past_blockers(&self.publish, resource, &sql::epoch::mark(resource, epoch)).await?;
+        let answers = self
+            .connections
+            .run_past_blockers(&self.connections.publish, resource, &sql::epoch::mark(resource, epoch))
+            .await?;
         Ok(rows::marked(&answers))
     }
 
@@ -221,67 +124,69 @@ impl Store for Postgres {
         force: bool,
     ) -> Result<ResetReport, StoreError> {
         let query = sql::epoch::reset(resource, known, token, &Operator { role, proxy: &self.proxy }, force);
-        let answers = self.run_past_blockers(&self.publish, resource, &query).await?;
-        self.announcer.announce(&resource.name);
+        let answers = self.connections.run_past_blockers(&self.connections.publish, resource, &query).await?;
+        self.connections.announcer.announce(&resource.name);
         rows::reset(&answers, &self.proxy)
     }
 
     async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError> {
-        let answers = self.look(&sql::admission::holders(resource, bound)).await?;
+        let answers = self.connections.look(&sql::admission::holders(resource, bound)).await?;
         let unreadable = || StoreError::UnknownForm("the query for lock holders");
         rows(&answers).map(|row| rows::holder(row).ok_or_else(unreadable)).collect()
     }
 
     async fn delete_dead(&self, only: Option<(&str, Epoch)>) -> Result<Vec<(Key, Token)>, StoreError> {
-        self.read(&sql::admission::delete_dead(only), |row| Some((rows::key(row)?, number(row, "token")?))).await
+        self.connections
+            .read(&sql::admission::delete_dead(only), |row| Some((rows::key(row)?, number(row, "token")?)))
+            .await
     }
 
     async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError> {
-        let answers = self.look(&sql::proxy::terminate(processes, resource, bound)).await?;
+        let answers = self.connections.look(&sql::proxy::terminate(processes, resource, bound)).await?;
         // A role that has lost a privilege sees none of the processes, and the drain would wait until its limit.
         if rows(&answers).next().is_none() {
-            self.look.check_privileges().await?;
+            self.connections.look.check_privileges().await?;
         }
         Ok(())
     }
 
     async fn delete(&self, rows: &[(&AdmissionRow, &str)]) -> Result<Vec<AdmissionRow>, StoreError> {
-        self.read(&sql::admission::delete(rows), rows::granted).await
+        self.connections.read(&sql::admission::delete(rows), rows::granted).await
     }
 
     async fn lockers(&self, resource: &Resource, pids: &[i32]) -> Result<HashSet<i32>, StoreError> {
-        self.read(&sql::lock::lockers(resource, pids), |row| number(row, "pid")).await
+        self.connections.read(&sql::lock::lockers(resource, pids), |row| number(row, "pid")).await
     }
 
     async fn guarded_write(&self, resource: &Resource, pid: i32) -> Result<Option<Epoch>, StoreError> {
-        Ok(self.read::<_, Vec<_>>(&sql::lock::guarded_write(resource, pid), rows::epoch).await?.pop())
+        Ok(self.connections.read::<_, Vec<_>>(&sql::lock::guarded_write(resource, pid), rows::epoch).await?.pop())
     }
 
     async fn admissions_of(&self, identity: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {
-        self.read(&sql::admission::admissions(identity), rows::granted).await
+        self.connections.read(&sql::admission::admissions(identity), rows::granted).await
     }
 
     async fn epochs(&self, resources: &[&str]) -> Result<Vec<EpochRow>, StoreError> {
-        self.read(&sql::epoch::epochs(resources.iter().copied()), rows::standing).await
+        self.connections.read(&sql::epoch::epochs(resources.iter().copied()), rows::standing).await
     }
 
     async fn epochs_above_admissions(&self) -> Result<Vec<(String, Epoch)>, StoreError> {
         let read = |row: &_| Some((text(row, "resource")?, rows::epoch(row)?));
-        self.read(&sql::epoch::epochs_above_admissions(&self.proxy), read).await
+        self.connections.read(&sql::epoch::epochs_above_admissions(&self.proxy), read).await
     }
 
     async fn leases(&self, elections: &[&str]) -> Result<Vec<StoredLease>, StoreError> {
-        self.read(&sql::epoch::leases(elections), rows::lease).await
+        self.connections.read(&sql::epoch::leases(elections), rows::lease).await
     }
 
     async fn all_leases(&self, most: usize) -> Result<Bounded<StoredLease>, StoreError> {
-        let answers = self.look(&sql::epoch::all_leases(most)).await?;
+        let answers = self.connections.look(&sql::epoch::all_leases(most)).await?;
         let [list, count] = answers.as_slice() else { return Err(StoreError::UnknownForm("the query for leases")) };
         Ok(rows::bounded([list, count], "leases", rows::lease))
     }
 
     async fn now(&self) -> Result<i64, StoreError> {
-        let answers = self.look(&sql::epoch::now()).await?;
+        let answers = self.connections.look(&sql::epoch::now()).await?;
         Ok(rows(&answers).find_map(|row| number(row, "now")).unwrap_or_default())
     }
 
@@ -289,13 +194,13 @@ impl Store for Postgres {
         let Some(keyed) = &resource.keyed else {
             // One row per transaction, so that two proxies that load at once cannot deadlock.
             let query = sql::epoch::record_policy(resource, loaded);
-            self.run_past_blockers(&self.publish, resource, &query).await?;
+            self.connections.run_past_blockers(&self.connections.publish, resource, &query).await?;
             return Ok(());
         };
         let mut after = String::new();
         loop {
             let page = sql::epoch::record_policy_of_keys(resource, &keyed.names, &after, loaded);
-            let answers = self.run_past_blockers(&self.publish, resource, &page).await?;
+            let answers = self.connections.run_past_blockers(&self.connections.publish, resource, &page).await?;
             let last = rows(&answers).find_map(|row| column(row, "last"));
             let Some(last) = last else { return Ok(()) };
             after = last.to_owned();
@@ -303,26 +208,26 @@ impl Store for Postgres {
     }
 
     async fn superseded(&self, resources: &[Arc<Resource>], loaded: i64) -> Result<Vec<String>, StoreError> {
-        let answers = self.look(&sql::epoch::superseded(resources, loaded)).await?;
+        let answers = self.connections.look(&sql::epoch::superseded(resources, loaded)).await?;
         Ok(rows(&answers).filter_map(|row| text(row, "resource")).collect())
     }
 
     async fn announce_enforced(&self, fingerprints: &[String]) -> Result<(), StoreError> {
         // The first session of a database waits for this, and then for a reading, which needs both connections.
-        self.listen();
-        self.look(&sql::proxy::announce_enforced(&self.proxy, fingerprints)).await?;
+        self.connections.listen();
+        self.connections.look(&sql::proxy::announce_enforced(&self.proxy, fingerprints)).await?;
         Ok(())
     }
 
     async fn leave(&self) -> Result<(), StoreError> {
-        self.look(&sql::proxy::leave(&self.proxy)).await?;
+        self.connections.look(&sql::proxy::leave(&self.proxy)).await?;
         Ok(())
     }
 
     async fn enforcement(&self, resources: &[Arc<Resource>]) -> Result<Enforcement, StoreError> {
         let fingerprints: Vec<_> = resources.iter().map(|resource| resource.fingerprint.as_str()).collect();
         let tables: Vec<_> = resources.iter().flat_map(|resource| resource.tables.iter().map(|it| &it.name)).collect();
-        let answers = self.look(&sql::proxy::enforcement(&fingerprints, &tables)).await?;
+        let answers = self.connections.look(&sql::proxy::enforcement(&fingerprints, &tables)).await?;
         let [reach, unresolved] = answers.as_slice() else { return Err(StoreError::UnknownForm("its proxies")) };
         Ok(Enforcement {
             reach: reach.rows.iter().filter_map(rows::reach).collect(),
@@ -331,11 +236,11 @@ impl Store for Postgres {
     }
 
     async fn has_other_sessions(&self, own: &[Key]) -> Result<bool, StoreError> {
-        Ok(rows(&self.look(&sql::proxy::other_sessions(own)).await?).any(|row| is_true(row, "exist")))
+        Ok(rows(&self.connections.look(&sql::proxy::other_sessions(own)).await?).any(|row| is_true(row, "exist")))
     }
 
     async fn open_transactions(&self) -> Result<HashSet<String>, StoreError> {
-        self.read(&sql::proxy::open_transactions(), |row| text(row, "transaction")).await
+        self.connections.read(&sql::proxy::open_transactions(), |row| text(row, "transaction")).await
     }
 
     async fn denied(
@@ -344,7 +249,7 @@ impl Store for Postgres {
         privileges: &[RequiredPrivilege],
         role: &Role,
     ) -> Result<Option<String>, StoreError> {
-        let answers = self.look(&sql::privilege::permits(resource, privileges, role)).await?;
+        let answers = self.connections.look(&sql::privilege::permits(resource, privileges, role)).await?;
         match rows(&answers).find(|row| !is_true(row, "permitted")) {
             None if rows(&answers).count() == privileges.len() => Ok(None),
             denied => Ok(Some(denied.and_then(|row| column(row, "what")).unwrap_or("what it names").to_owned())),
@@ -352,7 +257,7 @@ impl Store for Postgres {
     }
 
     async fn admissions(&self, most: usize) -> Result<Bounded<Admission>, StoreError> {
-        let answers = self.look(&sql::admission::all_admissions(most)).await?;
+        let answers = self.connections.look(&sql::admission::all_admissions(most)).await?;
         let [list, count] = answers.as_slice() else {
             return Err(StoreError::UnknownForm("the query for admissions"));
         };
@@ -360,7 +265,7 @@ impl Store for Postgres {
     }
 
     async fn fences(&self, resources: &[Arc<Resource>], most_keys: usize) -> Result<Fences, StoreError> {
-        let answers = self.look(&sql::epoch::fences(resources, most_keys)).await?;
+        let answers = self.connections.look(&sql::epoch::fences(resources, most_keys)).await?;
         let [plain, of_keys, count] = answers.as_slice() else {
             return Err(StoreError::UnknownForm("the query for fences"));
         };
@@ -372,42 +277,42 @@ impl Store for Postgres {
         let question = |views| fencegate_catalog::question(fences, temporary, views);
         let answers = match temporary {
             // For one session, over a separate connection: a session with many temporary relations must not delay others.
-            Some(_) => self.query_once(&question(Views::Reported)).await,
-            None => self.read_catalog(&sql::lanes::read(fences)).await,
+            Some(_) => self.connections.query_once(&question(Views::Reported)).await,
+            None => self.connections.read_catalog(&sql::lanes::read(fences)).await,
         };
         let answers = match answers {
             Ok(answers) => answers,
             // A view is being altered. Treat all views as writable.
             Err(error) if temporary.is_none() && error.is_answer() => {
-                self.reading.run(&question(Views::AllWritable)).await?
+                self.connections.reading.run(&question(Views::AllWritable)).await?
             }
             // A database without fences needs no `fencegate init`. A recent failure, while the database was being
             // created, need not occur again.
-            Err(_) => self.query_once(&question(Views::AllWritable)).await?,
+            Err(_) => self.connections.query_once(&question(Views::AllWritable)).await?,
         };
         Ok(Catalog::read(&answers, fencegate_catalog::most_rows(temporary))?)
     }
 
     async fn dependencies(&self, fences: Fenced<'_>) -> Result<Dependencies, StoreError> {
-        let answers = match self.read_catalog(&sql::lanes::dependencies(fences)).await {
+        let answers = match self.connections.read_catalog(&sql::lanes::dependencies(fences)).await {
             Ok(answers) => answers,
-            Err(_) => self.query_once(&fencegate_catalog::question_of_dependencies(fences)).await?,
+            Err(_) => self.connections.query_once(&fencegate_catalog::question_of_dependencies(fences)).await?,
         };
         Ok(Dependencies::read(&answers)?)
     }
 
     async fn announce_catalog(&self) -> Result<(), StoreError> {
-        self.announcer.announced(CATALOG_CHANGED).await
+        self.connections.announcer.announced(CATALOG_CHANGED).await
     }
 
     async fn notify_process(&self, identity: &Identity) -> Result<(), StoreError> {
-        self.announcer.announced(&process_payload(identity)).await
+        self.connections.announcer.announced(&process_payload(identity)).await
     }
 
     async fn beat(&self) -> Result<f64, StoreError> {
-        self.close_outdated();
-        self.look("SELECT").await?;
-        let answers = self.query_listener(sql::epoch::queue_usage()).await?;
+        self.connections.close_outdated();
+        self.connections.look("SELECT").await?;
+        let answers = self.connections.query_listener(sql::epoch::queue_usage()).await?;
         rows(&answers)
             .find_map(|row| number(row, "usage"))
             .ok_or_else(|| StoreError::UnknownForm("the query for the notification queue"))
@@ -415,78 +320,53 @@ impl Store for Postgres {
 
     async fn table_locks(&self) -> Result<Vec<Blocker>, StoreError> {
         let query = sql::lock::all();
-        let asked = timeout(LIMIT, self.query_once(&query)).await;
+        let asked = timeout(LIMIT, self.connections.query_once(&query)).await;
         Ok(blockers(&asked.map_err(|_| StoreError::TimedOut(LIMIT))??))
     }
 
     async fn foreign_databases(&self, role: &Role, databases: &[String]) -> Result<HashSet<String>, StoreError> {
-        self.read(&sql::privilege::foreign_databases(role, databases), |row| text(row, "datname")).await
+        self.connections.read(&sql::privilege::foreign_databases(role, databases), |row| text(row, "datname")).await
     }
 
     async fn may_drop_database(&self, role: &Role, by_force: bool) -> Result<bool, StoreError> {
         let answers = if by_force {
-            // Let no connection open meanwhile, so that the answer covers all connections of this proxy.
-            let _none_passes =
-                timeout(LIMIT, self.common.passing.write()).await.map_err(|_| StoreError::TimedOut(LIMIT))?;
-            let others = [
-                self.admission.hold().await,
-                self.publish.hold().await,
-                self.wait.hold().await,
-                self.reading.hold().await,
-                self.listening.hold().await,
-            ];
-            let own: Vec<_> = others.iter().filter_map(|slot| slot.process()).chain(self.common.leaving()).collect();
-            self.look(&sql::privilege::is_disposable_by_force(role, &own)).await?
+            // The answer has to cover all connections of this proxy.
+            self.connections.look_alone(|own| sql::privilege::is_disposable_by_force(role, own)).await?
         } else {
-            self.look(&sql::privilege::is_disposable(role)).await?
+            self.connections.look(&sql::privilege::is_disposable(role)).await?
         };
         Ok(rows(&answers).any(|row| is_true(row, "disposable")))
     }
 
     fn found(&self) -> Found {
-        self.common.found()
+        self.connections.common.found()
     }
 
     fn proxy_connection(&self) -> u64 {
-        self.look.serial()
+        self.connections.look.serial()
     }
 
     fn is_open(&self) -> bool {
-        self.lanes().iter().any(|lane| lane.is_open())
+        self.connections.is_open()
     }
 
     fn keep_closed(&self, until: Option<Instant>) {
-        self.common.keep_closed(until);
+        self.connections.common.keep_closed(until);
     }
 
     fn note_login(&self) {
-        self.common.note_login();
+        self.connections.common.note_login();
     }
 
     async fn forget_failure(&self) {
-        self.look.forget_failure().await;
-        self.publish.forget_failure().await;
-        self.wait.forget_failure().await;
-        self.reading.forget_failure().await;
+        self.connections.forget_failure().await;
     }
 
     fn close_outdated(&self) {
-        self.lanes().iter().for_each(|lane| lane.close_outdated());
+        self.connections.close_outdated();
     }
 
     async fn close(&self, wait: bool) {
-        // Evaluated each time: connections may be kept closed in the meantime. Then the watcher's close must wait, too.
-        let waits = || wait || self.common.is_kept_closed();
-        if waits() {
-            // Wait until single-use connections have ended, or the server does not answer.
-            timeout(LIMIT, self.common.passing.write()).await.map(drop).ok();
-        }
-        for lane in self.lanes() {
-            // The last lane queries the processes of connections that were closed before.
-            if waits() && std::ptr::eq(lane, &*self.look) {
-                self.wait_for_leaving().await;
-            }
-            if waits() { lane.end().await } else { lane.close().await }
-        }
+        self.connections.close(wait).await;
     }
 }
