@@ -1,16 +1,22 @@
-//! `fencegate init`: the schemas in a downstream database, and the privileges of the control role.
+//! `fencegate init`: the schemas in a downstream database.
 //!
 //! Owns creating and upgrading the schemas. Must never remove anything that a running proxy needs:
 //! `init` may be run at any time, even several times at once.
 
-use super::error::UnsuitableEngine;
-use super::init_lock::{Effect, InitLockError, Script, begin, set_up};
+mod error;
+mod grants;
+
+pub use error::InitError;
+
+use super::init_lock::{Effect, Script, begin, set_up};
 use super::probe::check_engine;
 use super::sql::{VERSION, sql_file, version_number};
 use crate::CONSOLE;
+use error::refused;
 use fencegate_postgres::sql::{column, is_true, query_rows, quote, text};
 use fencegate_postgres::sql_file::Value::{Sql, Text};
 use fencegate_postgres::tls::ControlConfig;
+use grants::{ROLES, TemporaryGrants, grant_one_of, grant_script, has, lease_grants, quote_name, temporary_grants};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
@@ -62,9 +68,6 @@ pub const FUNCTIONS: [&str; 38] = [
     "check_write",
     "claim",
 ];
-/// Predefined roles that a control role needs to see and terminate other roles' processes. Each has an alternative that
-/// includes it and that the master role of a managed service may be able to grant.
-const ROLES: [(&str, Option<&str>); 2] = [("pg_read_all_stats", Some("pg_monitor")), ("pg_signal_backend", None)];
 
 /// The time for all attempts, and the pause between them, in which other processes get the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -83,41 +86,6 @@ pub struct InitReport {
     pub granted: Vec<String>,
     /// Statements that a role with more privileges must still run.
     pub to_run: Vec<String>,
-}
-
-/// Why the schema was not created.
-#[derive(Debug, thiserror::Error)]
-pub enum InitError {
-    /// No connection.
-    #[error("cannot connect: {}", fencegate_postgres::sql::message(.0))]
-    Connect(#[source] tokio_postgres::Error),
-    /// The server refused an action.
-    #[error("cannot {}: {}", .0, fencegate_postgres::sql::message(.1))]
-    Refused(&'static str, #[source] tokio_postgres::Error),
-    /// The server lacks features of PostgreSQL that the protocol needs.
-    #[error(transparent)]
-    Engine(#[from] UnsuitableEngine),
-    /// Another command is running, or another process holds the lock.
-    #[error(transparent)]
-    Locked(#[from] InitLockError),
-    /// The address does not lead to a PostgreSQL server.
-    #[error(
-        "this is a fencegate proxy, not the server behind it: use the server's own address, as in the proxy's setting `upstream`"
-    )]
-    Proxy,
-    /// An existing schema, or an object in it, belongs to an untrusted role. Its triggers and grants would remain.
-    #[error(
-        "the schema fencegate or fencegate_state, or an object in it, belongs to role {0}, which is neither a superuser nor a member of pg_signal_backend. If {0} is the proxy's control role, name it with --role. Otherwise find out who uses the schema. DROP SCHEMA … CASCADE removes it, with all its tokens"
-    )]
-    Foreign(String),
-    /// The connecting role may not create the schema for the control role. Includes the statements that would permit it.
-    #[error("cannot create the schema: {}; run as a role that may: {}", fencegate_postgres::sql::message(.0), .1.join("; "))]
-    NotAllowed(#[source] tokio_postgres::Error, Vec<String>),
-    /// A superuser owns the schema, and the connecting role is not a superuser.
-    #[error(
-        "the schema fencegate belongs to the superuser {0}, so only a superuser may change it: connect as a superuser, and name the proxy's control role with --role"
-    )]
-    Superuser(String),
 }
 
 /// Creates or upgrades the schemas `fencegate` and `fencegate_state` in the database of `config`, and transfers them to the
@@ -226,35 +194,6 @@ fn end_control_connections() -> String {
     sql_file!("init/end_control_connections.sql").with(&[])
 }
 
-/// Grants the first of `roles` that can be granted and that gives `role` the privilege.
-async fn grant_one_of(
-    client: &Client,
-    role: &str,
-    privilege: &str,
-    roles: [Option<&'static str>; 2],
-) -> Result<Option<&'static str>, InitError> {
-    for granted in roles.into_iter().flatten() {
-        let grant = format!("GRANT {granted} TO {}", quote_name(role));
-        // Success is not enough: a role with NOINHERIT would still lack the privilege.
-        if client.batch_execute(&grant).await.is_ok() && has(client, role, privilege).await? {
-            return Ok(Some(granted));
-        }
-    }
-    Ok(None)
-}
-
-/// Grants the privilege, or the wider role that includes it.
-fn grant_script(privilege: &str, wider: Option<&str>, owner: &str) -> String {
-    let grant = format!("GRANT {privilege} TO {owner};");
-    match wider {
-        Some(wider) => {
-            let exception = format!("EXCEPTION WHEN insufficient_privilege THEN GRANT {wider} TO {owner};");
-            format!("DO {};\n", quote(&format!("BEGIN {grant} {exception} END")))
-        }
-        None => format!("{grant}\n"),
-    }
-}
-
 /// The schemas before this `init`.
 struct Before {
     /// The owner of the schema `fencegate`. None: the schema did not exist.
@@ -281,40 +220,6 @@ async fn look(client: &Client, role: Option<&str>) -> Result<Before, tokio_postg
     let (owner, version, stranger) = (fact("owner"), fact("version"), fact("stranger"));
     let has_state = rows.iter().any(|row| is_true(row, "has_state"));
     Ok(Before { owner, has_state, version, relations, functions, stranger })
-}
-
-/// Temporary grants to the connecting role and the control role during the creation of the schema, and the statements that
-/// revoke them. Only a superuser can transfer objects without them: other roles must be members of the new owner, which needs
-/// CREATE on the database.
-struct TemporaryGrants {
-    grants: Vec<String>,
-    revokes: Vec<String>,
-}
-
-async fn temporary_grants(client: &Client, role: &str) -> Result<TemporaryGrants, InitError> {
-    // Never repeat an existing grant: the later REVOKE would remove it.
-    let facts = sql_file!("init/privileges.sql").with(&[("owner_role", Text(role))]);
-    let facts = refused("read the role's privileges", query_rows(client, &facts).await)?;
-    let is = |name| facts.iter().any(|row| is_true(row, name));
-    let mut temporary = TemporaryGrants { grants: Vec::new(), revokes: Vec::new() };
-    if is("is_enough") {
-        return Ok(temporary);
-    }
-    let fact = |name| facts.first().and_then(|row| column(row, name)).unwrap_or_default();
-    let (owner, me, database) = (quote_name(role), fact("me"), fact("database"));
-    if !is("acts") {
-        // Membership in a superuser's role would give the connecting role every privilege.
-        if is("is_superuser") {
-            return Err(InitError::Superuser(role.to_owned()));
-        }
-        temporary.grants.push(format!("GRANT {owner} TO {me}"));
-        temporary.revokes.push(format!("REVOKE {owner} FROM {me}"));
-    }
-    if !is("creates") {
-        temporary.grants.push(format!("GRANT CREATE ON DATABASE {database} TO {owner}"));
-        temporary.revokes.push(format!("REVOKE CREATE ON DATABASE {database} FROM {owner}"));
-    }
-    Ok(temporary)
 }
 
 /// Creates or upgrades the schemas. A wait for a table's lock blocks all later requests, above all every Admit. Each wait is
@@ -440,45 +345,14 @@ pub async fn grant_leases(config: &ControlConfig, role: &str, elections: &str) -
     Ok(rows.iter().filter_map(|row| column(row, "pattern")).map(str::to_owned).collect())
 }
 
-/// The statements that permit the role to lead elections whose names match the pattern.
-fn lease_grants(role: &str, elections: &str) -> String {
-    let (name, grantee, pattern) = (quote_name(role), quote(&quote_name(role)), quote(elections));
-    format!(
-        "GRANT EXECUTE ON FUNCTION fencegate.acquire(text, text, interval), fencegate.renew(text, bigint, interval), \
-           fencegate.renew_all(text[], bigint[], interval), fencegate.release(text, bigint), fencegate.proclaim(text, bigint, text), \
-           fencegate.leader(text), fencegate.leases() TO {name}; \
-         INSERT INTO fencegate_state.lease_grant (role, pattern) VALUES ({grantee}, {pattern}) ON CONFLICT DO NOTHING; "
-    )
-}
-
 /// The statements as part of a query string.
 fn all(statements: &[String]) -> String {
     statements.iter().map(|statement| format!("{statement}; ")).collect()
 }
 
-async fn has(client: &Client, role: &str, privilege: &str) -> Result<bool, InitError> {
-    let query = format!("SELECT pg_has_role({}, {}, 'USAGE') AS has", quote(role), quote(privilege));
-    let rows = refused("read the role's privileges", query_rows(client, &query).await)?;
-    Ok(rows.iter().any(|row| is_true(row, "has")))
-}
-
-fn refused<T>(what: &'static str, result: Result<T, tokio_postgres::Error>) -> Result<T, InitError> {
-    result.map_err(|source| InitError::Refused(what, source))
-}
-
-fn quote_name(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quoted_names_cannot_end_an_identifier() {
-        assert_eq!(quote_name("plain"), "\"plain\"");
-        assert_eq!(quote_name("o\"dd\"; --"), "\"o\"\"dd\"\"; --\"");
-    }
 
     #[test]
     fn the_schema_has_the_version_that_connections_expect() {
