@@ -9,6 +9,7 @@ pub mod listener;
 pub mod login;
 mod opening;
 pub mod peer;
+mod performing;
 mod pooler;
 pub mod proxy_header;
 pub mod refused;
