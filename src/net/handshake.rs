@@ -3,7 +3,8 @@
 //! Unless documented otherwise, functions are not cancel-safe: dropping a handshake ends only its own session.
 
 use super::driver::Driver;
-use super::login::{Authenticated, Identified, identify};
+use super::identify::{Identified, identify};
+use super::login::Authenticated;
 use super::opening::{OpeningError, SERVER_LIMIT, read_opening, refuse_packet};
 use super::peer::Peer;
 use super::pooler;

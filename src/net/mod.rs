@@ -5,6 +5,7 @@
 mod binding;
 pub mod driver;
 pub mod handshake;
+mod identify;
 pub mod listener;
 pub mod login;
 mod opening;

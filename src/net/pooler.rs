@@ -7,7 +7,8 @@
 //!
 //! Unless documented otherwise, functions are not cancel-safe: dropping a login ends only its own session.
 
-use super::login::{CHANNEL, Identified, Reported, next};
+use super::identify::Identified;
+use super::login::{CHANNEL, Reported, next};
 use super::peer::Peer;
 use super::refused::{Refused, refuse};
 use super::stream::Ends;
