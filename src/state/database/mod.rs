@@ -6,6 +6,7 @@
 //! - report success if one of the resources was refused.
 
 mod catalog;
+mod follow;
 mod pending_definitions;
 
 use crate::metrics::Metrics;
