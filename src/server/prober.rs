@@ -4,7 +4,8 @@
 //! does.
 
 use crate::config::{Address, Settings};
-use crate::state::server_table::{Look, LookError, ServerChange, ServerReport, ServerTable};
+use crate::state::look::{Look, LookError, ServerReport};
+use crate::state::server_table::{ServerChange, ServerTable};
 use crate::state::shared::Shared;
 use fencegate_fence::supervise::supervise;
 use fencegate_postgres::sql::{column, is_true, message, number, query_rows, text};

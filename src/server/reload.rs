@@ -7,7 +7,7 @@ use super::{prober, process};
 use crate::config::{ConfigError, SettingChange, Settings, SettingsArguments};
 use crate::listen::ListenError;
 use crate::net::upstream;
-use crate::state::server_table::{Look, ServerReport};
+use crate::state::look::{Look, ServerReport};
 use crate::state::shared::Shared;
 use crate::tls::TlsMaterial;
 use fencegate_catalog::LostFence;

@@ -11,6 +11,7 @@ pub mod databases;
 pub mod health;
 pub mod history;
 pub mod lifecycle;
+pub mod look;
 pub mod room;
 pub mod server_table;
 pub mod servers;

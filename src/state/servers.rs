@@ -2,7 +2,8 @@
 //!
 //! Owns the order of changes, and the requests for new looks. Must never query a server: `server::prober` does.
 
-use super::server_table::{Look, ServerChange, ServerRole, ServerTable};
+use super::look::Look;
+use super::server_table::{ServerChange, ServerRole, ServerTable};
 use crate::config::{Address, TargetSession, Upstream};
 use fencegate_fence::session::Identity;
 use fencegate_postgres::tls::Primary;
@@ -254,7 +255,7 @@ impl Primary for Servers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::server_table::ServerReport;
+    use crate::state::look::ServerReport;
 
     fn host(number: usize) -> Address {
         Address::Tcp { host: format!("h{number}"), port: 5432 }

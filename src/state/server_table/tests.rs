@@ -2,6 +2,7 @@
 
 use super::*;
 use ServerRole::{Primary, Standby, Superseded, Unknown};
+use std::time::Duration;
 
 fn table(hosts: usize) -> ServerTable {
     ServerTable::new(&list(0..hosts))
