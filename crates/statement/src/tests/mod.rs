@@ -1,5 +1,6 @@
 //! Effects of statements, in outlines of cases: `text; text => effects` in the notation of [`show`].
 
+mod arrays;
 mod bounds;
 mod definitions;
 mod grammar;
