@@ -112,25 +112,9 @@ async fn admit_process(
                 }
                 confirmed?;
             }
-            AdmitDecision::Above { current, .. } if matches!(raise, Raise::Never) => {
-                let (resource, highest) = (resource.name.clone(), current.map(|epoch| epoch.token));
-                return Err(FenceError::NotInForce { resource, presented: token, highest });
-            }
             AdmitDecision::Above { target, current } => {
+                check_raise(context, raising, resource, target, current, raise).await?;
                 let advance = context.advance(resource, target).by(raising);
-                // Check both before raising a token or terminating a process. Concurrently, because neither changes anything.
-                let (written, permitted) = tokio::join!(refuse_if_written(&advance), async {
-                    match raise {
-                        Raise::IfPermitted(claim) => permits(context, claim, resource, token).await,
-                        _ => Ok(()),
-                    }
-                });
-                written?;
-                permitted?;
-                // Query the issuer before taking the resource's lock, so that sessions that do not need etcd never wait
-                // for it.
-                may_raise(context, resource, target).await?;
-                context.memory.confirmed.confirm(identity, resource, target);
                 in_turn(&state.resource_locks, resource, deadline, advance::raise(&advance, current, deadline)).await?;
             }
             AdmitDecision::Undrained(epoch) => {
@@ -145,6 +129,36 @@ async fn admit_process(
         }
     }
     Err(unavailable(Obstacle::RaisedTooFast))
+}
+
+/// Checks, before a token is raised or a process terminated, that the session may raise the epoch to this one: its open
+/// transaction has not written, the server would permit its statement, and the issuer has issued the token.
+async fn check_raise(
+    context: Context<'_>,
+    raising: Raising<'_>,
+    resource: &Resource,
+    target: Epoch,
+    current: Option<Epoch>,
+    raise: Raise<'_>,
+) -> Result<(), FenceError> {
+    if matches!(raise, Raise::Never) {
+        let (resource, highest) = (resource.name.clone(), current.map(|epoch| epoch.token));
+        return Err(FenceError::NotInForce { resource, presented: target.token, highest });
+    }
+    let advance = context.advance(resource, target).by(raising);
+    // Concurrently, because neither changes anything.
+    let (written, permitted) = tokio::join!(refuse_if_written(&advance), async {
+        match raise {
+            Raise::IfPermitted(claim) => permits(context, claim, resource, target.token).await,
+            _ => Ok(()),
+        }
+    });
+    written?;
+    permitted?;
+    // Query the issuer before taking the resource's lock, so that sessions that do not need etcd never wait for it.
+    may_raise(context, resource, target).await?;
+    context.memory.confirmed.confirm(raising.identity, resource, target);
+    Ok(())
 }
 
 /// Runs the step, unless another session runs one for the resource. In that case only waits until that one is done.
