@@ -1,4 +1,4 @@
-//! From an accepted socket to an established session: calls `opening`, `upstream` and `login`.
+//! From an accepted socket to an established session: calls `opening`, `upstream`, `login` and `identify`.
 //!
 //! Unless documented otherwise, functions are not cancel-safe: dropping a handshake ends only its own session.
 
@@ -176,10 +176,7 @@ pub async fn establish_session(
         log_in(&shared, &mut client, seat, Route::Session, &startup.packet, deadline).await?;
     // Only after authentication: before, any client may have claimed this name.
     if let Err(group) = seat.belongs_to(groups(&shared.settings().limits, seat, &startup)) {
-        message::put_terminate(&mut server.writer.output);
-        // Ignore errors: closing the socket ends the session in any case.
-        server.writer.flush().await.ok();
-        return refuse(&mut client, too_many_of(&group)).await;
+        return refuse_logged_in(&mut client, &mut server, too_many_of(&group)).await;
     }
     // Only after authentication: otherwise any name in a startup packet would open control connections.
     let context = match startup.replication() {
@@ -190,9 +187,7 @@ pub async fn establish_session(
     let mut identified = match startup.replication() {
         Replication::Physical => Identified::not(IdentityError::PhysicalReplication),
         Replication::Logical if context.rejects_opaque() == Some(Mode::Enforce) => {
-            let text = ErrorText::new("LF004", "cannot determine what a logical replication session writes")
-                .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.");
-            return refuse(&mut client, text).await;
+            return refuse(&mut client, logical_replication()).await;
         }
         Replication::None | Replication::Logical => {
             let identified =
@@ -201,10 +196,7 @@ pub async fn establish_session(
         }
     };
     if let Err(text) = verify_server(context.shared(), &address, &identified.identity, identified.in_recovery).await {
-        message::put_terminate(&mut server.writer.output);
-        // Ignore errors: closing the socket ends the session in any case.
-        server.writer.flush().await.ok();
-        return refuse(&mut client, text).await;
+        return refuse_logged_in(&mut client, &mut server, text).await;
     }
     let reported = &mut authenticated.reported;
     let proved = pooler::prove(&mut client, &mut server, ends, &mut identified, reported, &context).await;
@@ -229,6 +221,19 @@ pub async fn establish_session(
     let started = Settings { replicates, temporary, parameter, path, lexing: reported.lexing, reported: None };
     let host = SessionHost { context, record: Arc::new(record) };
     Ok(Opened::Session(Box::new(Driver::new(host, client, server, started))))
+}
+
+fn logical_replication() -> ErrorText {
+    ErrorText::new("LF004", "cannot determine what a logical replication session writes")
+        .hint("Connect replication clients to the server directly, as a role in exempt_roles, or set `opaque: require_token` or `allow` in the policy.")
+}
+
+/// Refuses a client for which the server has already begun a session.
+async fn refuse_logged_in<T>(client: &mut Peer, server: &mut Peer, text: ErrorText) -> Result<T, Refused> {
+    message::put_terminate(&mut server.writer.output);
+    // Ignore errors: closing the socket ends the session in any case.
+    server.writer.flush().await.ok();
+    refuse(client, text).await
 }
 
 /// Waits for a place before the proxy connects to the server.
