@@ -1,4 +1,5 @@
-//! The operations of the store, each executed in one step on the state of the database.
+//! The store as one proxy uses it: its connection, and the operations, each executed in one step on the state of the
+//! database.
 
 use super::shown::LOST_PROXY_COUNTS;
 use super::{Admitted, Proxy, Row, Server, State, version};
@@ -6,11 +7,11 @@ use crate::session::{Epoch, Identity, Token};
 use crate::store::{
     AdmissionRow, EpochRow, Found, Holder, Key, Listener, Marked, Recorded, Report, ResetReport, Store, StoreError,
 };
-use crate::{Admission, Blocker, Bounded, Enforcement, Fences, First, Higher, RequiredPrivilege, Role, StoredLease};
+use crate::{Admission, Blocker, Bounded, Enforcement, Fences, First, RequiredPrivilege, Role, StoredLease};
 use async_trait::async_trait;
 use fencegate_catalog::{Catalog, Dependencies, Fenced};
-use fencegate_policy::{QualifiedName, Resource};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use fencegate_policy::Resource;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -82,14 +83,6 @@ impl InMemory {
         Ok(self.connection().number.unwrap_or_default())
     }
 
-    /// Records an admission.
-    fn admission(&self, state: &mut State, identity: &Identity, resource: String, epoch: Epoch) -> AdmissionRow {
-        let (at, pid, backend_start) = (state.tick(), identity.pid, identity.backend_start.clone());
-        let row = AdmissionRow { pid, backend_start, resource, epoch, version: version(at), ending: false };
-        state.admissions.push(Admitted { row: row.clone(), proxy: self.proxy.clone(), at, is_copy: false });
-        row
-    }
-
     fn connection(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,7 +121,7 @@ impl Store for InMemory {
                 (there.at, there.row.version, there.is_copy) = (at, version(at), false);
                 return (there.row.clone(), false);
             }
-            (self.admission(&mut state, identity, name.clone(), epoch), true)
+            (state.admission(&self.proxy, identity, name.clone(), epoch), true)
         });
         Ok(Report { unfenceable, current, admission })
     }
@@ -147,21 +140,7 @@ impl Store for InMemory {
     }
 
     async fn admit_first(&self, firsts: &[&First]) -> Result<Vec<AdmissionRow>, StoreError> {
-        let mut state = self.connected()?;
-        let mut rows = Vec::new();
-        for First { identity, resource, token, loaded } in firsts {
-            let (name, policy) = (resource.name.clone(), resource.fingerprint.clone());
-            let is_vacant = !state.epochs.contains_key(&name)
-                && state.prepared.is_empty()
-                && state.admissions.iter().all(|it| it.row.resource != name);
-            let is_issued = resource.lease().is_none_or(|lease| state.has_issued(lease, *token));
-            if is_vacant && is_issued && state.unfenceable(identity).is_none() {
-                let (epoch, updated) = (Epoch { generation: 1, token: *token }, state.tick());
-                state.epochs.insert(name.clone(), Row { epoch, drained: true, policy, loaded: *loaded, updated });
-                rows.push(self.admission(&mut state, identity, name, epoch));
-            }
-        }
-        Ok(rows)
+        Ok(self.connected()?.admit_first(&self.proxy, firsts))
     }
 
     async fn publish(
@@ -172,48 +151,11 @@ impl Store for InMemory {
         loaded: i64,
     ) -> Result<Option<Epoch>, StoreError> {
         self.server.others_come_first();
-        let mut state = self.connected()?;
-        let (updated, name) = (state.tick(), resource.name.clone());
-        let policy = resource.fingerprint.clone();
-        let is_issued = resource.lease().is_none_or(|lease| state.has_issued(lease, target.token));
-        let admitted = state.admissions.iter().filter(|it| it.row.resource == name).map(|it| it.row.epoch.generation);
-        let generation = 1 + admitted.max().unwrap_or_default();
-        match state.epochs.get_mut(&name) {
-            _ if !is_issued => {}
-            None if known.is_none() => {
-                let epoch = Epoch { generation, ..target };
-                state.epochs.insert(name, Row { epoch, drained: false, policy, loaded, updated });
-            }
-            None => {}
-            Some(row) => {
-                let lowest = known.map_or(0, |known| known.token);
-                let is_raised = row.epoch.generation == target.generation && row.epoch.token < target.token;
-                if is_raised && row.epoch.token >= lowest && row.policy == policy {
-                    (row.epoch, row.drained, row.updated) = (target, false, updated);
-                }
-            }
-        }
-        state.announce(&resource.name);
-        Ok(state.epochs.get(&resource.name).map(|row| row.epoch))
+        Ok(self.connected()?.publish(resource, target, known, loaded))
     }
 
     async fn mark(&self, resource: &Resource, epoch: Epoch) -> Result<Marked, StoreError> {
-        let mut state = self.connected()?;
-        let tables: HashSet<&QualifiedName> = resource.tables.iter().map(|table| &table.name).collect();
-        let blocking = state.prepared.iter().filter(|(_, (_, it))| it.written.iter().any(|it| tables.contains(it)));
-        let gids: Vec<String> = blocking.map(|(gid, _)| gid.clone()).collect();
-        let is_free = gids.is_empty() && state.living_below(&resource.name, epoch).next().is_none();
-        let updated = state.tick();
-        let row = state.epochs.get_mut(&resource.name);
-        let is_it = |row: &&mut Row| row.epoch == epoch && !row.drained && row.policy == resource.fingerprint;
-        Ok(match row.filter(is_it).filter(|_| is_free) {
-            Some(row) => {
-                (row.drained, row.updated) = (true, updated);
-                Marked::Drained
-            }
-            None if gids.is_empty() => Marked::Nothing,
-            None => Marked::Prepared(gids),
-        })
+        Ok(self.connected()?.mark(resource, epoch))
     }
 
     async fn reset(
@@ -225,27 +167,7 @@ impl Store for InMemory {
         force: bool,
     ) -> Result<ResetReport, StoreError> {
         self.server.others_come_first();
-        let mut state = self.connected()?;
-        let lives =
-            |it: &&Admitted| it.row.resource == resource.name && it.row.epoch.token > token && state.is_alive(it);
-        let higher = state.admissions.iter().filter(lives);
-        let higher: BTreeSet<_> = higher.map(|it| (-it.row.epoch.token, it.row.pid, it.proxy.clone())).collect();
-        let is_ours = |proxy: &str| proxy == self.proxy;
-        let higher: Vec<Higher> =
-            higher.iter().map(|(token, pid, it)| Higher { pid: *pid, token: -token, is_ours: is_ours(it) }).collect();
-        let updated = state.tick();
-        let Some(row) = state.epochs.get_mut(&resource.name) else {
-            state.announce(&resource.name);
-            return Ok(ResetReport { before: None, same_policy: false, higher, after: None });
-        };
-        let (before, same_policy) = (row.epoch, row.policy == resource.fingerprint);
-        let after = (same_policy && before == known && (force || higher.is_empty())).then(|| {
-            let epoch = Epoch { generation: before.generation + 1, token };
-            (row.epoch, row.drained, row.updated) = (epoch, false, updated);
-            epoch
-        });
-        state.announce(&resource.name);
-        Ok(ResetReport { before: Some(before), same_policy, higher, after })
+        Ok(self.connected()?.reset(&self.proxy, resource, known, token, force))
     }
 
     async fn holders(&self, resource: &str, bound: Epoch) -> Result<Vec<Holder>, StoreError> {
@@ -259,71 +181,24 @@ impl Store for InMemory {
     }
 
     async fn delete_dead(&self, only: Option<(&str, Epoch)>) -> Result<Vec<(Key, Token)>, StoreError> {
-        let mut state = self.connected()?;
-        let is_asked = |row: &AdmissionRow| only.is_none_or(|(name, bound)| row.resource == name && row.epoch < bound);
-        let is_due = |it: &Admitted| is_asked(&it.row) && !state.is_alive(it);
-        let dead: HashSet<u32> = state.admissions.iter().filter(|it| is_due(it)).map(|it| it.row.version).collect();
-        let deleted = state.admissions.extract_if(.., |it| dead.contains(&it.row.version));
-        Ok(deleted.map(|it| (it.row.key(), it.row.epoch.token)).collect())
+        Ok(self.connected()?.delete_dead(only))
     }
 
     async fn terminate(&self, processes: &[Key], resource: &str, bound: Epoch) -> Result<(), StoreError> {
-        let mut state = self.connected()?;
-        if state.epochs.get(resource).is_none_or(|row| row.epoch < bound) {
-            return Ok(());
-        }
-        let due = state.living_below(resource, bound).filter(|row| processes.contains(&row.key()));
-        let due: HashSet<u32> = due.map(|row| row.version).collect();
-        let (mut version, mut ended) = (state.tick(), Vec::new());
-        for it in state.admissions.iter_mut().filter(|it| due.contains(&it.row.version)) {
-            version += 1;
-            (it.row.ending, it.row.version) = (true, u32::try_from(version & 0xffff_ffff).unwrap());
-            ended.push(it.row.pid);
-        }
-        state.clock = version;
-        if !state.ends_late {
-            ended.iter().for_each(|pid| drop(state.processes.remove(pid)));
-        }
+        self.connected()?.terminate(processes, resource, bound);
         Ok(())
     }
 
     async fn delete(&self, rows: &[(&AdmissionRow, &str)]) -> Result<Vec<AdmissionRow>, StoreError> {
-        let mut state = self.connected()?;
-        let mut deleted = Vec::new();
-        for (row, family) in rows {
-            let open = state.processes.get(&row.pid).and_then(|process| process.transaction.as_ref());
-            let prepared = state.prepared.values().filter(|(pid, _)| *pid == row.pid).map(|(_, it)| it);
-            if prepared.chain(open).any(|transaction| transaction.guarded.contains(*family)) {
-                continue;
-            }
-            let is_it =
-                |it: &Admitted| AdmissionRow { ending: row.ending, ..it.row.clone() } == **row && !it.row.ending;
-            if let Some(place) = state.admissions.iter().position(is_it) {
-                deleted.push(state.admissions.remove(place).row);
-            }
-        }
-        Ok(deleted)
+        Ok(self.connected()?.delete(rows))
     }
 
     async fn lockers(&self, resource: &Resource, pids: &[i32]) -> Result<HashSet<i32>, StoreError> {
-        let state = self.connected()?;
-        let locks = |pid: &&i32| {
-            let transaction = state.processes.get(*pid).and_then(|process| process.transaction.as_ref());
-            transaction.is_some_and(|it| {
-                let is_locked = resource.tables.iter().any(|table| it.locked.contains(&table.name));
-                is_locked || !resource.functions.is_empty() && !it.written.is_empty()
-            })
-        };
-        Ok(pids.iter().filter(locks).copied().collect())
+        Ok(self.connected()?.lockers(resource, pids))
     }
 
     async fn guarded_write(&self, resource: &Resource, pid: i32) -> Result<Option<Epoch>, StoreError> {
-        let state = self.connected()?;
-        let Some(process) = state.processes.get(&pid) else { return Ok(None) };
-        let passed = process.transaction.as_ref().is_some_and(|it| it.guarded.contains(resource.lock_name()));
-        let mut admissions = state.admissions.iter().filter(|it| it.row.pid == pid && state.is_alive(it));
-        let is_admitted = admissions.any(|it| it.row.resource == resource.name);
-        Ok(state.epochs.get(&resource.name).filter(|_| passed && is_admitted).map(|row| row.epoch))
+        Ok(self.connected()?.guarded_write(resource, pid))
     }
 
     async fn admissions_of(&self, identity: &Identity) -> Result<Vec<AdmissionRow>, StoreError> {

@@ -6,6 +6,7 @@
 //! [`Server::forbid`] and [`Server::forbid_to_end`].
 
 mod in_memory;
+mod protocol;
 mod shown;
 
 use crate::obstacle::ProcessFault;
