@@ -1,5 +1,7 @@
 //! From an accepted socket to an established session: calls `opening`, `upstream`, `login` and `identify`.
 //!
+//! Owns the order of the checks. Must never open a control connection for a name that the server has not authenticated.
+//!
 //! Unless documented otherwise, functions are not cancel-safe: dropping a handshake ends only its own session.
 
 use super::driver::Driver;

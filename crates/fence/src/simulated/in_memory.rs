@@ -1,5 +1,6 @@
-//! The store as one proxy uses it: its connection, and the operations, each executed in one step on the state of the
-//! database.
+//! The store as one proxy uses it: its connection, and the operations.
+//!
+//! Owns the connection. Must never read or change the state of the database in more than one step per operation.
 
 use super::shown::LOST_PROXY_COUNTS;
 use super::{Admitted, Proxy, Row, Server, State, version};
