@@ -132,6 +132,12 @@ impl Client {
         }
     }
 
+    /// A savepoint of the open transaction.
+    pub fn some_savepoint(&mut self) -> Option<u8> {
+        let at = self.dice.below(self.savepoints.len());
+        self.savepoints.get(at).map(|(name, _)| *name)
+    }
+
     /// The client sends nothing more.
     pub fn close(mut self) {
         let mut output = BytesMut::new();
@@ -188,6 +194,9 @@ impl Client {
                         return Outcome::Over(format!("{code} {detail}"));
                     }
                     self.failed(rest.as_slice(), unit);
+                    if unit.form == Form::Unsynced && rest.len() > 1 {
+                        self.sync();
+                    }
                     outcome = Outcome::Failed(code);
                 }
                 backend::READY => {
@@ -231,6 +240,10 @@ impl Client {
                 self.savepoints.truncate(at + 1);
                 let rolled_back = self.pending.split_off(self.savepoints[at].1);
                 rolled_back.into_iter().for_each(|id| judge.refused(id, "rolled back to a savepoint"));
+            }
+            Sql::Release(name) => {
+                let at = self.savepoints.iter().rposition(|(it, _)| it == name).unwrap();
+                self.savepoints.truncate(at);
             }
             Sql::Begin | Sql::BeginRepeatable => self.in_block = true,
             Sql::Commit | Sql::Rollback | Sql::Prepare(_) => {

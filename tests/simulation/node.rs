@@ -18,6 +18,10 @@ pub struct Node {
     token: Token,
     /// The ids of the session.
     ids: Ids,
+    /// Portals that the session has bound in its transaction.
+    opened: Vec<(u8, Sql)>,
+    /// A savepoint of its transaction.
+    savepoint: Option<u8>,
 }
 
 /// The next action of a node.
@@ -28,7 +32,12 @@ enum Next {
 
 impl Node {
     pub fn new(world: &Arc<World>, number: usize) -> Node {
-        Node { world: world.clone(), name: format!("node {number}"), dice: world.dice(), token: 0, ids: Ids::default() }
+        Node::named(world, format!("node {number}"), 0)
+    }
+
+    fn named(world: &Arc<World>, name: String, token: Token) -> Node {
+        let (dice, ids) = (world.dice(), Ids::default());
+        Node { world: world.clone(), name, dice, token, ids, opened: Vec::new(), savepoint: None }
     }
 
     /// Runs until the faults end.
@@ -42,10 +51,8 @@ impl Node {
             }
             world.say(|| format!("{} leads under {}", self.name, self.token));
             let more = if self.dice.chance(world.plan.crowded) { 1 + self.dice.below(3) } else { 0 };
-            let another = |number: usize| {
-                let name = format!("{}{}", self.name, "'".repeat(number));
-                Node { world: world.clone(), name, dice: world.dice(), token: self.token, ids: Ids::default() }
-            };
+            let another =
+                |number: usize| Node::named(&world, format!("{}{}", self.name, "'".repeat(number)), self.token);
             let mut sessions: Vec<Node> = (1..=more).map(another).collect();
             join(self.lead(), join_all(sessions.iter_mut().map(Node::lead))).await;
         }
@@ -76,7 +83,7 @@ impl Node {
             }
         }
         if self.world.plan.strings && self.dice.chance(40) {
-            client.say(&[Unit::simple(vec![Sql::SetPlainStrings(false)])]).await;
+            client.say(&[Unit::simple(vec![Sql::SetPlainStrings { are: false, local: false }])]).await;
         }
         for _ in 0..self.dice.below(14) {
             if self.world.is_calm() {
@@ -87,10 +94,16 @@ impl Node {
                 client.close();
                 return Next::CampaignsAgain;
             }
+            self.savepoint = client.some_savepoint();
             let mut units = self.units(&client);
+            let (_, before) = units.split_last_mut().unwrap();
+            for unit in before.iter_mut().filter(|unit| unit.form == Form::Unsynced) {
+                // The client does not know yet whether it must send a Sync.
+                unit.form = Form::Extended { bound: true, flushes: false };
+            }
             if let [unit] = units.as_mut_slice()
                 && unit.copy.rows.is_empty()
-                && unit.form != Form::Call
+                && matches!(unit.form, Form::Simple | Form::Extended { .. } | Form::Named { .. })
                 && self.dice.chance(15)
             {
                 unit.form = Form::Flushed;
@@ -178,7 +191,8 @@ impl Node {
     fn form(&mut self) -> Form {
         let plan = &self.world.plan;
         match self.dice.below(4) {
-            0 if plan.names => Form::Named {
+            0 if plan.portals => *self.dice.pick(&[Form::Late, Form::Late, Form::Unsynced]),
+            1 if plan.names => Form::Named {
                 name: self.dice.below(2) as u8,
                 closes: self.dice.chance(60),
                 parses: self.dice.chance(60),
@@ -195,13 +209,27 @@ impl Node {
     /// The next units, which the client sends at once.
     fn units(&mut self, client: &Client) -> Vec<Unit> {
         if client.has_failed {
-            let end = if self.dice.chance(70) { Sql::Rollback } else { Sql::Commit };
+            let end = match self.savepoint {
+                Some(name) if self.dice.chance(50) => Sql::RollbackTo(name),
+                _ if self.dice.chance(70) => Sql::Rollback,
+                _ => Sql::Commit,
+            };
             return vec![Unit { form: self.form(), ..Unit::simple(vec![end]) }];
         }
         if self.dice.chance(8)
             && let Some(units) = self.in_doubt()
         {
             return units;
+        }
+        if !client.in_block {
+            self.opened.clear();
+        }
+        if self.world.plan.portals && self.dice.chance(if client.in_block { 60 } else { 25 }) {
+            return vec![match (client.in_block, self.dice.below(5)) {
+                (false, 1..) => Unit::simple(vec![self.begin()]),
+                (true, 0) => Unit { form: self.form(), ..Unit::simple(self.in_savepoint()) },
+                _ => self.portal(),
+            }];
         }
         let number = if self.dice.chance(self.world.plan.hasty) { 2 + self.dice.below(3) } else { 1 };
         (0..number).map(|_| self.unit(client.in_block, number == 1)).collect()
@@ -231,14 +259,17 @@ impl Node {
             50..60 if !in_block && alone => vec![self.begin()],
             60..70 if !in_block => vec![self.begin(), self.write(), self.write(), Sql::Commit],
             64..74 => {
-                let (form, mut copy) = (self.form(), self.copy(alone));
+                let (mut form, mut copy) = (self.form(), self.copy(alone));
+                if form == Form::Unsynced {
+                    form = Form::Simple;
+                }
                 if !alone && form != Form::Simple && copy.end == End::InvalidRow {
                     // The proxy could not determine whether the server has read the Sync during the COPY or after it.
                     copy.end = End::Fails;
                 }
                 return Unit { form, ..Unit::copies(self.plain_table(), copy) };
             }
-            74..80 if in_block && alone => vec![Sql::Savepoint(1), self.write(), Sql::RollbackTo(1), self.write()],
+            74..80 if in_block && alone => self.in_savepoint(),
             80..86 => vec![self.lock()],
             86..90 => vec![Sql::Sleep(60)],
             90..93 => vec![self.write(), Sql::Fail, self.write()],
@@ -273,14 +304,18 @@ impl Node {
         let statements = match *self.dice.pick(&kinds) {
             0 => self.definition(in_block),
             1 => match self.dice.below(6) {
-                0 | 1 => vec![Sql::PrepareAs { name: self.dice.below(2) as u8, table: self.plain_table() }],
-                2 | 3 => vec![Sql::Run { name: self.dice.below(2) as u8, id }],
+                0 | 1 => vec![Sql::PrepareAs { name: self.dice.below(2) as u8, table: self.table() }],
+                2 | 3 => {
+                    let is_keyed = self.world.plan.keys && self.dice.chance(self.world.plan.keyed);
+                    let key = is_keyed.then(|| self.world.some_row(&mut self.dice, Table::Shards));
+                    vec![Sql::Run { name: self.dice.below(2) as u8, id, key }]
+                }
                 4 => vec![Sql::Deallocate(self.dice.chance(70).then(|| self.dice.below(2) as u8))],
                 _ => vec![Sql::Fail, self.write()],
             },
             2 if in_block => vec![Sql::LockTable(self.plain_table()), self.write()],
             2 => vec![Sql::Begin, Sql::LockTable(self.plain_table()), self.write(), Sql::Commit],
-            3 if self.dice.chance(30) => vec![Sql::SetPlainStrings(self.dice.chance(50))],
+            3 if self.dice.chance(30) => vec![self.set_strings(50)],
             3 => return Some(self.two_faced()),
             4 if !in_block && self.dice.chance(30) => return Some(Unit::simple(vec![Sql::Begin])),
             4 => {
@@ -295,6 +330,60 @@ impl Node {
             }
         };
         Some(Unit { form, ..Unit::simple(statements) })
+    }
+
+    /// Binds a portal, or executes one that was bound earlier in the transaction.
+    fn portal(&mut self) -> Unit {
+        if self.dice.chance(60) && !self.opened.is_empty() {
+            let at = self.dice.below(self.opened.len());
+            let (portal, sql) = self.opened[at].clone();
+            let goes_on = matches!(sql, Sql::LockAll(_)) && self.dice.chance(80);
+            if !goes_on {
+                self.opened.remove(at);
+            }
+            return Unit { form: Form::Runs { portal, rows: goes_on.into() }, ..Unit::simple(vec![sql]) };
+        }
+        let portal = self.dice.below(2) as u8;
+        let sql = match self.dice.below(4) {
+            0 => Sql::LockAll(self.plain_table()),
+            1 => self.lock(),
+            _ => self.write(),
+        };
+        self.opened.retain(|(it, _)| *it != portal);
+        self.opened.push((portal, sql.clone()));
+        Unit { form: Form::Opens(portal), ..Unit::simple(vec![sql]) }
+    }
+
+    /// Begins a savepoint, or ends one, with settings and writes within and behind it.
+    fn in_savepoint(&mut self) -> Vec<Sql> {
+        let name = self.dice.below(2) as u8;
+        let mut statements = match self.savepoint {
+            Some(name) if self.dice.chance(60) => vec![self.end_savepoint(name)],
+            _ if self.dice.chance(40) => vec![Sql::Savepoint(name), self.setting()],
+            _ => vec![Sql::Savepoint(name), self.setting(), self.write(), self.end_savepoint(name)],
+        };
+        if self.dice.chance(60) {
+            statements.push(self.write());
+        }
+        statements
+    }
+
+    fn end_savepoint(&mut self, name: u8) -> Sql {
+        if self.dice.chance(70) { Sql::RollbackTo(name) } else { Sql::Release(name) }
+    }
+
+    /// A setting that does not change the token.
+    fn setting(&mut self) -> Sql {
+        let local = self.dice.chance(40);
+        match self.dice.below(3) {
+            0 if self.world.plan.strings => self.set_strings(50),
+            1 if self.world.plan.paths => Sql::SetPath { other: self.dice.chance(70), local, is_shown: true },
+            _ => Sql::Set { value: self.value(), local },
+        }
+    }
+
+    fn set_strings(&mut self, plain: usize) -> Sql {
+        Sql::SetPlainStrings { are: self.dice.chance(plain), local: self.dice.chance(30) }
     }
 
     /// A text that is a string or a write, depending on how strings are read: a new one, or one that was a string in
@@ -321,13 +410,15 @@ impl Node {
                 Some(vec![defines, Unit { form: named(false, false), ..Unit::simple(vec![last]) }])
             }
             false if has_strings && self.dice.chance(30) => {
-                let set = Sql::SetPlainStrings(self.dice.chance(60));
-                let statements = [vec![set], self.two_faced().statements].concat();
-                let form = Form::Extended { bound: false, flushes: self.dice.chance(50) };
+                let statements = [vec![self.set_strings(60)], self.two_faced().statements].concat();
+                let form = match self.world.plan.portals && self.dice.chance(50) {
+                    true => Form::Unsynced,
+                    false => Form::Extended { bound: false, flushes: self.dice.chance(50) },
+                };
                 Some(vec![Unit { form, ..Unit::simple(statements) }])
             }
             false if has_strings => {
-                let set = vec![Sql::SetPlainStrings(self.dice.chance(60))];
+                let set = vec![self.set_strings(60)];
                 let set = Unit { form: self.form(), ..Unit::simple(set) };
                 Some(vec![set, self.two_faced()])
             }
@@ -360,6 +451,7 @@ impl Node {
             0 => vec![Sql::Set { value, local }, self.write()],
             1 => vec![Sql::SetConfig { value, local }, self.write()],
             2 => vec![Sql::Begin, self.write(), Sql::Set { value, local }, self.write(), Sql::Commit],
+            3 if self.dice.chance(50) => vec![Sql::ResetAll],
             3 => vec![Sql::Reset],
             4 => vec![Sql::Begin, self.write(), Sql::Prepare(self.world.id() as u32)],
             5 => vec![Sql::Begin, self.write(), Sql::Commit, Sql::Set { value, local: false }, self.write()],
@@ -367,6 +459,10 @@ impl Node {
             7 if self.world.plan.views => {
                 let defines = self.definition(true);
                 [vec![Sql::Begin], defines, vec![Sql::Prepare(self.world.id() as u32)]].concat()
+            }
+            8 => {
+                let (set, end) = (Sql::Set { value, local }, self.end_savepoint(0));
+                vec![Sql::Begin, Sql::Savepoint(0), set, end, self.write(), Sql::Commit]
             }
             _ => vec![Sql::Set { value, local: false }],
         }

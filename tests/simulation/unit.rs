@@ -6,7 +6,9 @@ use super::sql::{Sql, Table, shown};
 use super::world::{Dice, World};
 use bytes::{BufMut, BytesMut};
 use fencegate_wire::frame::put_frame;
-use fencegate_wire::message::{put_bind, put_close_statement, put_execute, put_flush, put_parse, put_query, put_sync};
+use fencegate_wire::message::{
+    put_bind, put_close_portal, put_close_statement, put_execute, put_flush, put_parse, put_query, put_sync,
+};
 use fencegate_wire::tag::frontend;
 
 /// The OIDs of `lo_creat` and of a user's function.
@@ -47,12 +49,22 @@ pub enum End {
 pub enum Form {
     /// One query string.
     Simple,
-    /// A pipeline with a Sync at its end; `bound`: ids are parameters; `flushes`: with a Flush behind each statement.
+    /// A pipeline with a Sync at its end; `bound`: ids and keys are parameters; `flushes`: with a Flush behind each
+    /// statement.
     Extended { bound: bool, flushes: bool },
     /// A pipeline with a Flush, a pause and a Sync.
     Flushed,
     /// A pipeline whose last statement runs by name. The name may be defined earlier or in the pipeline.
     Named { name: u8, closes: bool, parses: bool },
+    /// A pipeline that binds all statements to portals before it runs the first one.
+    Late,
+    /// A pipeline without a Sync: the last statement is a simple query, which ends it. After an error, the server skips
+    /// the query.
+    Unsynced,
+    /// The statement is bound to a portal, which stays until the transaction ends.
+    Opens(u8),
+    /// An earlier portal runs. It returns at most `rows` rows; 0: all.
+    Runs { portal: u8, rows: u8 },
     /// A fast-path call.
     Call,
 }
@@ -85,6 +97,24 @@ impl Unit {
                 let text: Vec<String> = self.statements.iter().map(Sql::to_string).collect();
                 put_query(output, &[text.join("; ").as_bytes()]);
             }
+            Form::Late => {
+                for (sql, portal) in self.statements.iter().zip(0..) {
+                    put_opened(output, sql, &format!("l{portal}"));
+                }
+                (0..self.statements.len()).for_each(|portal| put_execute(output, &format!("l{portal}")));
+            }
+            Form::Unsynced => {
+                let Some((last, before)) = self.statements.split_last() else { return };
+                before.iter().for_each(|sql| put_extended(output, sql, false));
+                put_query(output, &[last.to_string().as_bytes()]);
+            }
+            Form::Opens(portal) => {
+                self.statements.iter().for_each(|sql| put_opened(output, sql, &format!("o{portal}")));
+            }
+            Form::Runs { portal, rows } => put_frame(output, frontend::EXECUTE, |out| {
+                out.put_slice(format!("o{portal}\0").as_bytes());
+                out.put_i32(rows.into());
+            }),
             Form::Extended { bound, flushes } => {
                 for sql in &self.statements {
                     put_extended(output, sql, bound);
@@ -116,8 +146,8 @@ impl Unit {
             self.put_end_of_rows(output);
         }
         match self.form {
-            Form::Extended { .. } | Form::Named { .. } => put_sync(output),
-            Form::Simple | Form::Flushed | Form::Call => {}
+            Form::Simple | Form::Flushed | Form::Unsynced | Form::Call => {}
+            _ => put_sync(output),
         }
     }
 
@@ -148,42 +178,53 @@ fn put_call(output: &mut BytesMut, statements: &[Sql]) {
 }
 
 fn put_named(output: &mut BytesMut, sql: &Sql, name: &str, closes: bool, parses: bool) {
-    let Some((unbound, id)) = sql.unbound() else { return put_extended(output, sql, false) };
+    let Some((unbound, values)) = sql.unbound() else { return put_extended(output, sql, false) };
     if closes {
         put_close_statement(output, name);
     }
     if parses {
         put_parse(output, name, &unbound.to_string());
     }
-    put_id(output, name, id);
+    put_values(output, "", name, &values);
     put_execute(output, "");
 }
 
-/// Binds the id.
-fn put_id(output: &mut BytesMut, statement: &str, id: u64) {
+/// Binds the values, as text.
+fn put_values(output: &mut BytesMut, portal: &str, statement: &str, values: &[u64]) {
     put_frame(output, frontend::BIND, |out| {
-        let value = shown(id).to_string();
-        out.put_u8(0);
-        out.put_slice(statement.as_bytes());
-        out.put_slice(&[0, 0, 0, 0, 1]);
-        out.put_i32(value.len() as i32);
-        out.put_slice(value.as_bytes());
-        out.put_slice(&[0, 0]);
+        out.put_slice(format!("{portal}\0{statement}\0").as_bytes());
+        out.put_u16(0);
+        out.put_u16(values.len() as u16);
+        for value in values.iter().map(u64::to_string) {
+            out.put_i32(value.len() as i32);
+            out.put_slice(value.as_bytes());
+        }
+        out.put_u16(0);
     });
 }
 
+/// Binds the statement to the portal, in place of an earlier one.
+fn put_opened(output: &mut BytesMut, sql: &Sql, portal: &str) {
+    put_close_portal(output, portal);
+    put_bound(output, sql, portal, true);
+}
+
 fn put_extended(output: &mut BytesMut, sql: &Sql, bound: bool) {
+    put_bound(output, sql, "", bound);
+    put_execute(output, "");
+}
+
+fn put_bound(output: &mut BytesMut, sql: &Sql, portal: &str, bound: bool) {
     match sql.unbound() {
-        Some((unbound, id)) if bound => {
+        Some((unbound, values)) if bound => {
             put_parse(output, "", &unbound.to_string());
-            put_id(output, "", id);
+            put_values(output, portal, "", &values);
         }
         _ => {
             put_parse(output, "", &sql.to_string());
-            put_bind(output, "", "");
+            put_bind(output, portal, "");
         }
     }
-    put_execute(output, "");
 }
 
 /// The ids of all writes of these statements of the unit.

@@ -9,7 +9,7 @@ use super::elections::Held;
 use super::judge::Judge;
 use super::proxy::Proxy;
 use super::server::Server;
-use super::sql::{SHARDS, SHARED, Table};
+use super::sql::{ROWS, SHARDS, SHARED, Table};
 use super::store::State as Gate;
 pub use fencegate_testing::dice::Dice;
 use std::collections::HashMap;
@@ -84,6 +84,10 @@ pub struct Plan {
     pub calls: bool,
     /// Sessions change their search path.
     pub paths: bool,
+    /// The server reports changes of the search path, as PostgreSQL 18 does.
+    pub reports_path: bool,
+    /// Portals run later than they are bound, and simple queries follow a pipeline without Sync.
+    pub portals: bool,
     /// A client sends several units without waiting for the replies, and writes again at once after LF006.
     pub hasty: usize,
     /// The server reports idle timeouts so short that most Admits that wait are given up.
@@ -121,7 +125,7 @@ impl Plan {
     pub fn draw(seed: u64) -> Plan {
         let dice = &mut Dice::new(seed);
         let often = |dice: &mut Dice, most: usize| if dice.chance(50) { 0 } else { 1 + dice.below(most) };
-        let kinds: Vec<bool> = (0..8).map(|_| dice.chance(30)).collect();
+        let kinds: Vec<bool> = (0..9).map(|_| dice.chance(30)).collect();
         // Histories with views take longer: a view is created, announced and then used.
         let is_long = kinds[0] || dice.chance(20);
         let disasters = if dice.chance(40) { 1 + dice.below(3) } else { 0 };
@@ -146,6 +150,8 @@ impl Plan {
             guard: kinds[5],
             calls: kinds[5] && kinds[6],
             paths: kinds[7] && !kinds[0],
+            reports_path: dice.chance(30),
+            portals: kinds[8],
             hasty: if dice.chance(20) { 70 } else { 12 },
             impatient: dice.chance(15),
             permits: often(dice, 20),
@@ -207,7 +213,7 @@ impl World {
     /// the other.
     pub fn some_row(&self, dice: &mut Dice, table: Table) -> u8 {
         if !table.is_keyed() {
-            return dice.below(2) as u8;
+            return dice.below(ROWS.into()) as u8;
         }
         let newest = self.began.elapsed().as_millis() as usize / KEY_LASTS;
         (newest.min(SHARDS.len() - KEYS_AT_ONCE) + dice.below(KEYS_AT_ONCE)) as u8

@@ -30,10 +30,13 @@ impl Process {
             Some(transaction) if transaction.failed => b'E',
             Some(_) => b'T',
         };
-        if self.reported != self.setting.plain_strings {
-            self.reported = self.setting.plain_strings;
-            let value: &[u8] = if self.reported { b"on\0" } else { b"off\0" };
-            self.say(backend::PARAMETER_STATUS, &[&b"standard_conforming_strings\0"[..], value].concat());
+        let strings = if self.setting.plain_strings() { "on" } else { "off" };
+        let changed = [("standard_conforming_strings", strings), ("search_path", self.path())];
+        for (index, (name, value)) in changed.into_iter().enumerate() {
+            let is_reported = index == 0 || self.world.plan.reports_path;
+            if is_reported && std::mem::replace(&mut self.reported[index], value) != value {
+                self.say(backend::PARAMETER_STATUS, format!("{name}\0{value}\0").as_bytes());
+            }
         }
         self.say(backend::READY, &[status]);
         if status == b'I' {

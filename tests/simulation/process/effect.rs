@@ -4,7 +4,7 @@
 
 use super::transaction::{Savepoint, Setting, Transaction};
 use super::{Answer, Diagnosis, Process, told_to_end, trouble};
-use crate::sql::Sql;
+use crate::sql::{BOUND, Sql};
 use crate::world::pass;
 
 /// No rows.
@@ -25,10 +25,14 @@ impl Process {
             | Sql::Rollback
             | Sql::Savepoint(_)
             | Sql::RollbackTo(_)
+            | Sql::Release(_)
             | Sql::Prepare(_) => self.transact(sql).map(done),
-            Sql::Set { .. } | Sql::SetConfig { .. } | Sql::Reset | Sql::SetPlainStrings(_) | Sql::SetPath { .. } => {
-                Ok(self.set(sql))
-            }
+            Sql::Set { .. }
+            | Sql::SetConfig { .. }
+            | Sql::Reset
+            | Sql::ResetAll
+            | Sql::SetPlainStrings { .. }
+            | Sql::SetPath { .. } => Ok(self.set(sql)),
             Sql::PrepareAs { .. } | Sql::Deallocate(_) | Sql::DiscardAll => self.name(sql).map(done),
             Sql::Read => Ok(row(vec![Some("1".to_owned())], "SELECT 1")),
             Sql::Text => Ok(row(vec![Some(String::new())], "SELECT 1")),
@@ -84,6 +88,7 @@ impl Process {
                 return Ok("SAVEPOINT");
             }
             Sql::RollbackTo(name) => return self.roll_back_to(*name),
+            Sql::Release(name) => return self.release(*name),
             Sql::Prepare(gid) if !failed && self.transaction().is_block => {
                 self.prepare(*gid);
                 return Ok("PREPARE TRANSACTION");
@@ -94,11 +99,22 @@ impl Process {
         Ok("ROLLBACK")
     }
 
+    fn savepoint(&mut self, name: u8) -> Result<usize, Diagnosis> {
+        let at = self.transaction().savepoints.iter().rposition(|it| it.name == name);
+        at.ok_or_else(|| trouble("3B001", "savepoint does not exist"))
+    }
+
+    fn release(&mut self, name: u8) -> Result<&'static str, Diagnosis> {
+        let at = self.savepoint(name)?;
+        self.transaction().savepoints.truncate(at);
+        self.portals.values_mut().for_each(|portal| portal.depth = portal.depth.min(at));
+        Ok("RELEASE")
+    }
+
     fn roll_back_to(&mut self, name: u8) -> Result<&'static str, Diagnosis> {
+        let at = self.savepoint(name)?;
+        self.portals.retain(|_, portal| portal.depth <= at);
         let transaction = self.transaction();
-        let Some(at) = transaction.savepoints.iter().rposition(|it| it.name == name) else {
-            return Err(trouble("3B001", "savepoint does not exist"));
-        };
         transaction.savepoints.truncate(at + 1);
         let Savepoint { setting, writes, views, .. } = transaction.savepoints[at].clone();
         transaction.writes.truncate(writes);
@@ -118,6 +134,7 @@ impl Process {
         if views.iter().any(|(_, view)| view.as_ref().is_some_and(|view| view.table.is_fenced())) {
             world.judge.object("a way to a fenced table is prepared".to_owned());
         }
+        self.portals.clear();
         self.setting.end_local();
         if !writes.is_empty() {
             world.server.store.prepare(pid, &format!("g{gid}"));
@@ -132,12 +149,16 @@ impl Process {
                 self.setting.set(value, *local);
                 return row(vec![Some(value.clone())], "SELECT 1");
             }
-            Sql::SetPlainStrings(are) => self.setting.plain_strings = *are,
+            Sql::SetPlainStrings { are, local } => self.setting.set_strings(*are, *local),
             Sql::SetPath { other, local, is_shown } => {
                 self.setting.set_path(*other, *local);
                 if !is_shown {
                     return row(vec![Some(String::new())], "SELECT 1");
                 }
+            }
+            Sql::ResetAll => {
+                self.setting = Setting::new(self.setting.startup.clone());
+                return done("RESET");
             }
             _ => {
                 (self.setting.session, self.setting.local) = (self.setting.startup.clone(), None);
@@ -154,7 +175,8 @@ impl Process {
                 if self.statements.contains_key(&name) {
                     return Err(trouble("42P05", "prepared statement already exists"));
                 }
-                self.statements.insert(name, Some(Sql::Insert { table: *table, row: 0, id: None }));
+                let row = if table.is_keyed() { BOUND } else { 0 };
+                self.statements.insert(name, Some(Sql::Insert { table: *table, row, id: None }));
                 return Ok("PREPARE");
             }
             Sql::Deallocate(Some(name)) => match self.statements.remove(&format!("p{name}")) {
@@ -183,13 +205,13 @@ impl Process {
     }
 
     fn question(&self) -> Answer {
-        let plain = if self.setting.plain_strings { "on" } else { "off" };
+        let plain = if self.setting.plain_strings() { "on" } else { "off" };
         let schemas = if self.setting.is_other_path() { "{pg_catalog,other}" } else { "{pg_catalog,public}" };
         let texts = [plain, "UTF8", schemas, self.path()].map(|text| Some(text.to_owned()));
         row([vec![self.setting.current().cloned()], texts.to_vec()].concat(), "SELECT 1")
     }
 
-    fn path(&self) -> &'static str {
+    pub(super) fn path(&self) -> &'static str {
         if self.setting.is_other_path() { "other" } else { "public" }
     }
 
@@ -215,6 +237,7 @@ impl Process {
                 format!("process {pid} commits {ids:?}, views {views:?}")
             });
         }
+        self.portals.clear();
         self.setting.end_local();
         world.server.commit(writes.iter().filter_map(|write| write.row), views);
         world.judge.committed(writes);
@@ -223,6 +246,7 @@ impl Process {
 
     pub(super) fn roll_back(&mut self) {
         if let Some(transaction) = self.transaction.take() {
+            self.portals.clear();
             self.setting = transaction.before;
             self.setting.end_local();
             self.let_go();
@@ -239,7 +263,12 @@ impl Process {
         match &mut self.transaction {
             Some(transaction) if transaction.is_block => {
                 transaction.failed = true;
-                if transaction.savepoints.is_empty() {
+                // The innermost subtransaction ends now, with its settings (`AtEOXact_GUC`) and portals.
+                let innermost = transaction.savepoints.last().map(|it| &it.setting);
+                self.setting = innermost.unwrap_or(&transaction.before).clone();
+                let depth = transaction.savepoints.len();
+                self.portals.retain(|_, portal| portal.depth < depth);
+                if depth == 0 {
                     // The transaction cannot be continued, so it releases its locks now.
                     self.let_go();
                 }

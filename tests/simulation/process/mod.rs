@@ -10,7 +10,7 @@ mod transaction;
 
 use super::pipe::{Reader, Writer, receive};
 use super::server::Signals;
-use super::sql::{Sql, meant};
+use super::sql::{ROWS, Sql, meant};
 use super::unit::{FUNCTION_RESULT, LARGE_OBJECT_FUNCTION};
 use super::world::{Dice, World, moment};
 use bytes::{Buf, Bytes, BytesMut};
@@ -35,14 +35,24 @@ pub struct Process {
     signals: Arc<Signals>,
     dice: Dice,
     setting: Setting,
-    /// The last value of `standard_conforming_strings` that the client received.
-    reported: bool,
+    /// The last values of `standard_conforming_strings` and `search_path` that the client received.
+    reported: [&'static str; 2],
     transaction: Option<Transaction>,
     statements: HashMap<String, Option<Sql>>,
-    portals: HashMap<String, Option<Sql>>,
+    portals: HashMap<String, Portal>,
     /// Messages are skipped after an error, up to a Sync.
     skips: bool,
 }
+
+/// A statement that may be executed.
+struct Portal {
+    sql: Option<Sql>,
+    /// Number of savepoints when it was bound: it ends with its subtransaction.
+    depth: usize,
+    /// Number of rows that it has returned.
+    rows: u8,
+}
+
 /// Why a statement is not executed.
 struct Diagnosis {
     code: String,
@@ -83,7 +93,7 @@ impl Process {
             said: BytesMut::new(),
             signals,
             setting: Setting::new(value),
-            reported: true,
+            reported: ["on", "public"],
             transaction: None,
             statements: HashMap::new(),
             portals: HashMap::new(),
@@ -177,7 +187,7 @@ impl Process {
             frontend::PARSE => {
                 let (name, rest) = split_string(content).unwrap();
                 let mut statements =
-                    Sql::read(&text(split_string(rest).unwrap().0), self.setting.plain_strings, self.session);
+                    Sql::read(&text(split_string(rest).unwrap().0), self.setting.plain_strings(), self.session);
                 if statements.len() > 1 {
                     return Err(trouble("42601", "cannot insert multiple commands into a prepared statement"));
                 }
@@ -194,40 +204,67 @@ impl Process {
                 let Some(sql) = self.statements.get(&text(statement)) else {
                     return Err(trouble("26000", "prepared statement does not exist"));
                 };
-                let bound = sql.clone().map(|sql| sql.bound(parameter(rest).map(|shown| meant(shown, self.session))));
+                let mut values = values(rest);
+                if values.len() != sql.as_ref().map_or(0, Sql::parameters) {
+                    return Err(trouble("08P01", "bind message supplies another number of parameters"));
+                }
+                values.iter_mut().take(1).for_each(|id| *id = meant(*id, self.session));
+                let bound = sql.clone().map(|sql| sql.bound(&values));
                 let is_other = self.setting.is_other_path();
                 let bound = bound.map(|sql| if sql.is_planned() { sql.in_schema(is_other) } else { sql });
                 self.refuse_in_failed(bound.as_ref())?;
-                self.portals.insert(text(portal), bound);
+                let portal = text(portal);
+                if !portal.is_empty() && self.portals.contains_key(&portal) {
+                    return Err(trouble("42P03", "cursor already exists"));
+                }
+                let depth = self.transaction.as_ref().map_or(0, |it| it.savepoints.len());
+                self.portals.insert(portal, Portal { sql: bound, depth, rows: 0 });
                 self.say(backend::BIND_COMPLETE, &[]);
             }
             frontend::DESCRIBE => self.say(backend::NO_DATA, &[]),
             frontend::EXECUTE => {
-                let portal = text(split_string(content).unwrap().0);
-                let Some(sql) = self.portals.get(&portal) else {
-                    return Err(trouble("34000", "portal does not exist"));
-                };
-                match sql.clone() {
-                    Some(sql) => {
-                        let answer = self.execute(&sql, sql.is_planned()).await?;
-                        self.answer(answer);
-                    }
-                    None => self.say(backend::EMPTY_QUERY, &[]),
-                }
+                let (portal, mut limit) = split_string(content).unwrap();
+                return self.run_portal(&text(portal), limit.get_i32()).await;
             }
             frontend::CLOSE => {
                 let name = text(split_string(&content[1..]).unwrap().0);
                 if content[0] == b'S' {
-                    self.statements.remove(&name)
+                    self.statements.remove(&name);
                 } else {
-                    self.portals.remove(&name)
-                };
+                    self.portals.remove(&name);
+                }
                 self.say(backend::CLOSE_COMPLETE, &[]);
             }
             // Data of a failed COPY.
             frontend::COPY_DATA | frontend::COPY_DONE | frontend::COPY_FAIL => {}
             other => panic!("the simulated server does not know messages {}", other as char),
         }
+        Ok(())
+    }
+
+    /// Executes a portal. Only a SELECT stops at the limit, and continues at the next Execute ("Extended Query").
+    async fn run_portal(&mut self, name: &str, limit: i32) -> Result<(), Diagnosis> {
+        let Some(Portal { sql, rows, .. }) = self.portals.get(name) else {
+            return Err(trouble("34000", "portal does not exist"));
+        };
+        let Some(sql) = sql.clone() else {
+            self.say(backend::EMPTY_QUERY, &[]);
+            return Ok(());
+        };
+        if let (&Sql::LockAll(table), 1) = (&sql, limit) {
+            let row = *rows;
+            if row < ROWS {
+                self.execute(&Sql::Lock { table, row }, true).await?;
+                self.portals.get_mut(name).unwrap().rows += 1;
+                self.say(backend::PORTAL_SUSPENDED, &[]);
+                self.world.judge.see("row of a portal");
+                return Ok(());
+            }
+            self.answer((Vec::new(), "SELECT 0"));
+            return Ok(());
+        }
+        let answer = self.execute(&sql, sql.is_planned()).await?;
+        self.answer(answer);
         Ok(())
     }
 
@@ -250,7 +287,7 @@ impl Process {
     }
 
     async fn query(&mut self, text: &[u8]) -> Result<(), Diagnosis> {
-        let statements = Sql::read(std::str::from_utf8(text).unwrap(), self.setting.plain_strings, self.session);
+        let statements = Sql::read(std::str::from_utf8(text).unwrap(), self.setting.plain_strings(), self.session);
         self.statements.remove("");
         if statements.is_empty() {
             self.say(backend::EMPTY_QUERY, &[]);
@@ -304,9 +341,13 @@ impl Process {
 
     /// The statement that EXECUTE runs.
     fn named(&self, sql: &Sql) -> Result<Option<Sql>, Diagnosis> {
-        let Sql::Run { name, id } = sql else { return Ok(None) };
+        let Sql::Run { name, id, key } = sql else { return Ok(None) };
+        let values: Vec<u64> = id.iter().copied().chain(key.map(u64::from)).collect();
         match self.statements.get(&format!("p{name}")) {
-            Some(Some(statement)) => Ok(Some(statement.clone().bound(*id))),
+            Some(Some(statement)) if statement.parameters() != values.len() => {
+                Err(trouble("42601", "wrong number of parameters for prepared statement"))
+            }
+            Some(Some(statement)) => Ok(Some(statement.clone().bound(&values))),
             _ => Err(trouble("26000", "prepared statement does not exist")),
         }
     }
@@ -333,13 +374,14 @@ impl Process {
     }
 }
 
-/// The only parameter of a Bind, if there is one.
-fn parameter(mut rest: &[u8]) -> Option<u64> {
+/// The values of a Bind, which are text.
+fn values(mut rest: &[u8]) -> Vec<u64> {
     let formats = rest.get_u16();
     rest.advance(2 * usize::from(formats));
-    let values = rest.get_u16();
-    (values > 0).then(|| {
+    let count = rest.get_u16();
+    let value = |_| {
         let length = rest.get_i32() as usize;
-        std::str::from_utf8(&rest[..length]).unwrap().parse().unwrap()
-    })
+        std::str::from_utf8(&rest.copy_to_bytes(length)).unwrap().parse().unwrap()
+    };
+    (0..count).map(value).collect()
 }

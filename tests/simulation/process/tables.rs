@@ -6,7 +6,7 @@ use super::{Diagnosis, Process, told_to_end, trouble};
 use crate::judge::Write;
 use crate::locks::{Mode, Taken, Thing};
 use crate::server::{View, qualified};
-use crate::sql::{Fence, Sql, Table, meant};
+use crate::sql::{Fence, ROWS, Sql, Table, meant};
 use fencegate_fence::session::{Epoch, Token};
 use fencegate_fence::value::FenceValue;
 use fencegate_wire::frame::body;
@@ -49,6 +49,13 @@ impl Process {
             Sql::Lock { table, row } => {
                 self.lock_row(*table, *row).await?;
                 self.note_lock(table.fence(*row));
+                "SELECT 0"
+            }
+            Sql::LockAll(table) => {
+                for row in 0..ROWS {
+                    self.lock_row(*table, row).await?;
+                    self.note_lock(table.fence(row));
+                }
                 "SELECT 0"
             }
             Sql::LockTable(table) => {

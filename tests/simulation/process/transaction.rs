@@ -3,14 +3,15 @@
 use crate::judge::Write;
 use crate::server::View;
 
-/// `lease.fence`, and how strings are read.
+/// `lease.fence`, `search_path`, and how strings are read.
 #[derive(Clone)]
 pub struct Setting {
     pub startup: Option<String>,
     pub session: Option<String>,
     pub local: Option<Option<String>>,
-    /// `standard_conforming_strings`.
-    pub plain_strings: bool,
+    /// `standard_conforming_strings`. `local_strings`: the value until the transaction ends.
+    pub session_strings: bool,
+    pub local_strings: Option<bool>,
     /// True if `search_path` is the other schema. `local_path`: the value until the transaction ends.
     pub other_path: bool,
     pub local_path: Option<bool>,
@@ -48,7 +49,8 @@ impl Setting {
             session: startup.clone(),
             startup,
             local: None,
-            plain_strings: true,
+            session_strings: true,
+            local_strings: None,
             other_path: false,
             local_path: None,
         }
@@ -62,6 +64,17 @@ impl Setting {
         self.local_path.unwrap_or(self.other_path)
     }
 
+    pub fn plain_strings(&self) -> bool {
+        self.local_strings.unwrap_or(self.session_strings)
+    }
+
+    pub fn set_strings(&mut self, are_plain: bool, local: bool) {
+        match local {
+            true => self.local_strings = Some(are_plain),
+            false => (self.session_strings, self.local_strings) = (are_plain, None),
+        }
+    }
+
     pub fn set_path(&mut self, other: bool, local: bool) {
         match local {
             true => self.local_path = Some(other),
@@ -71,7 +84,7 @@ impl Setting {
 
     /// The transaction has ended.
     pub fn end_local(&mut self) {
-        (self.local, self.local_path) = (None, None);
+        (self.local, self.local_path, self.local_strings) = (None, None, None);
     }
 
     pub fn set(&mut self, value: &str, local: bool) {

@@ -56,7 +56,7 @@ pub(super) async fn serve(
         replicates: false,
         temporary: None,
         parameter: Parameter::new(ParameterValue::read(value.as_deref())),
-        path: Path::new(Some("public"), false),
+        path: Path::new(Some("public"), proxy.world.plan.reports_path),
         lexing: Lexing::USUAL,
         reported: None,
     };

@@ -76,6 +76,12 @@ impl Fence {
     }
 }
 
+/// Number of rows of a table without keys, to be locked or updated.
+pub const ROWS: u8 = 2;
+
+/// The row of a keyed table, if it is the second parameter.
+pub const BOUND: u8 = u8::MAX;
+
 /// The first id that belongs to no session: texts contain it as a number.
 pub const SHARED: u64 = 1000;
 
@@ -114,6 +120,7 @@ pub enum Sql {
     Rollback,
     Savepoint(u8),
     RollbackTo(u8),
+    Release(u8),
     /// `lease.fence`.
     Set {
         value: String,
@@ -125,6 +132,8 @@ pub enum Sql {
         local: bool,
     },
     Reset,
+    /// All settings.
+    ResetAll,
     /// `search_path`: only the schema that has other tables of the same names, none of them fenced; or `public`. Not shown:
     /// by a function that does it unseen.
     SetPath {
@@ -165,6 +174,8 @@ pub enum Sql {
         table: Table,
         row: u8,
     },
+    /// SELECT ... FOR UPDATE of all rows, one after the other.
+    LockAll(Table),
     /// LOCK TABLE.
     LockTable(Table),
     /// COPY ... FROM STDIN, a row for each line.
@@ -175,7 +186,7 @@ pub enum Sql {
     /// An error by the client itself.
     Fail,
     Prepare(u32),
-    /// PREPARE: an INSERT of its parameter.
+    /// PREPARE: an INSERT of its parameters.
     PrepareAs {
         name: u8,
         table: Table,
@@ -184,12 +195,16 @@ pub enum Sql {
     Run {
         name: u8,
         id: Option<u64>,
+        key: Option<u8>,
     },
     /// DEALLOCATE; None: of all names.
     Deallocate(Option<u8>),
     DiscardAll,
     /// `standard_conforming_strings`: a backslash in a string is an ordinary character.
-    SetPlainStrings(bool),
+    SetPlainStrings {
+        are: bool,
+        local: bool,
+    },
     /// A string followed by a write, unless the server reads the write as part of the string. With plain strings it
     /// does not.
     TwoFaced {
@@ -221,19 +236,21 @@ impl fmt::Display for Sql {
             Sql::Rollback => write!(out, "ROLLBACK"),
             Sql::Savepoint(name) => write!(out, "SAVEPOINT s{name}"),
             Sql::RollbackTo(name) => write!(out, "ROLLBACK TO SAVEPOINT s{name}"),
+            Sql::Release(name) => write!(out, "RELEASE SAVEPOINT s{name}"),
             Sql::Set { value, local: false } => write!(out, "SET lease.fence = '{value}'"),
             Sql::Set { value, local: true } => write!(out, "SET LOCAL lease.fence = '{value}'"),
             Sql::SetConfig { value, local } => write!(out, "SELECT set_config('lease.fence', '{value}', {local})"),
             Sql::Reset => write!(out, "RESET lease.fence"),
+            Sql::ResetAll => write!(out, "RESET ALL"),
             Sql::SetPath { other, is_shown: false, .. } => write!(out, "SELECT look_in('{}')", schema(*other)),
             Sql::SetPath { other, local: false, .. } => write!(out, "SET search_path = {}", schema(*other)),
             Sql::SetPath { other, local: true, .. } => write!(out, "SET LOCAL search_path = {}", schema(*other)),
             Sql::Insert { table, row, id: it } if table.is_keyed() => {
-                write!(out, "INSERT INTO {} VALUES ({row}, {})", table.name(), id(it))
+                write!(out, "INSERT INTO {} VALUES ({}, {})", table.name(), key(*row), id(it))
             }
             Sql::Insert { table, id: it, .. } => write!(out, "INSERT INTO {} VALUES ({})", table.name(), id(it)),
             Sql::Update { table, row, id: it } => {
-                write!(out, "UPDATE {} SET v = {} WHERE k = {row}", table.name(), id(it))
+                write!(out, "UPDATE {} SET v = {} WHERE k = {}", table.name(), id(it), key(*row))
             }
             Sql::InsertBy { view, id: it } => write!(out, "INSERT INTO v{view} VALUES ({})", id(it)),
             Sql::Call { table, row, id: it } => write!(out, "SELECT put_{}({row}, {})", table.name(), id(it)),
@@ -243,6 +260,7 @@ impl fmt::Display for Sql {
             }
             Sql::DropView(view) => write!(out, "DROP VIEW v{view}"),
             Sql::Lock { table, row } => write!(out, "SELECT v FROM {} WHERE k = {row} FOR UPDATE", table.name()),
+            Sql::LockAll(table) => write!(out, "SELECT v FROM {} FOR UPDATE", table.name()),
             Sql::LockTable(table) => write!(out, "LOCK TABLE {}", table.name()),
             Sql::CopyIn(table) => write!(out, "COPY {} FROM STDIN", table.name()),
             Sql::Read => write!(out, "SELECT 1"),
@@ -250,14 +268,16 @@ impl fmt::Display for Sql {
             Sql::Fail => write!(out, "SELECT 1 / 0"),
             Sql::Prepare(gid) => write!(out, "PREPARE TRANSACTION 'g{gid}'"),
             Sql::PrepareAs { name, table } => {
-                write!(out, "PREPARE p{name} AS INSERT INTO {} VALUES ($1)", table.name())
+                write!(out, "PREPARE p{name} AS {}", Sql::Insert { table: *table, row: BOUND, id: None })
             }
-            Sql::Run { name, id: it } => write!(out, "EXECUTE p{name} ({})", id(it)),
+            Sql::Run { name, id: it, key: None } => write!(out, "EXECUTE p{name} ({})", id(it)),
+            Sql::Run { name, id: it, key: Some(key) } => write!(out, "EXECUTE p{name} ({}, {key})", id(it)),
             Sql::Deallocate(Some(name)) => write!(out, "DEALLOCATE p{name}"),
             Sql::Deallocate(None) => write!(out, "DEALLOCATE ALL"),
             Sql::DiscardAll => write!(out, "DISCARD ALL"),
-            Sql::SetPlainStrings(are) => {
-                write!(out, "SET standard_conforming_strings = {}", if *are { "on" } else { "off" })
+            Sql::SetPlainStrings { are, local } => {
+                let (local, are) = (if *local { "LOCAL " } else { "" }, if *are { "on" } else { "off" });
+                write!(out, "SET {local}standard_conforming_strings = {are}")
             }
             Sql::TwoFaced { table, id: it } => {
                 write!(out, "SELECT '\\'; INSERT INTO {} VALUES ({}); --'", table.name(), id(it))
@@ -285,14 +305,29 @@ impl Sql {
         }
     }
 
-    /// The statement with a parameter in place of the id, if its syntax permits one; and the id.
-    pub fn unbound(&self) -> Option<(Sql, u64)> {
+    /// The statement with parameters in place of the id and the key, if its syntax permits them; and their values.
+    pub fn unbound(&self) -> Option<(Sql, Vec<u64>)> {
         let mut unbound = self.clone();
-        match &mut unbound {
-            Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::InsertBy { id, .. } | Sql::Call { id, .. } => {
-                id.take().map(|id| (unbound, id))
+        let values = match &mut unbound {
+            Sql::Insert { id, row, table } | Sql::Update { id, row, table } if table.is_keyed() => {
+                vec![shown(id.take()?), u64::from(std::mem::replace(row, BOUND))]
             }
-            _ => None,
+            Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::InsertBy { id, .. } | Sql::Call { id, .. } => {
+                vec![shown(id.take()?)]
+            }
+            _ => return None,
+        };
+        Some((unbound, values))
+    }
+
+    /// The number of its parameters.
+    pub fn parameters(&self) -> usize {
+        match self {
+            Sql::Insert { id: None, row: BOUND, .. } | Sql::Update { id: None, row: BOUND, .. } => 2,
+            Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::InsertBy { id, .. } | Sql::Call { id, .. } => {
+                usize::from(id.is_none())
+            }
+            _ => 0,
         }
     }
 
@@ -310,18 +345,22 @@ impl Sql {
         self
     }
 
-    /// The statement with the parameter in place of a missing id.
-    pub fn bound(mut self, parameter: Option<u64>) -> Sql {
+    /// The statement with these values of its parameters: the id, and perhaps the key.
+    pub fn bound(mut self, values: &[u64]) -> Sql {
+        if let (Sql::Insert { row, .. } | Sql::Update { row, .. }, [_, key]) = (&mut self, values) {
+            *row = *key as u8;
+        }
         if let Sql::Insert { id, .. } | Sql::Update { id, .. } | Sql::InsertBy { id, .. } | Sql::Call { id, .. } =
             &mut self
         {
-            *id = id.or(parameter);
+            *id = id.or(values.first().copied());
         }
         self
     }
+
     /// Returns true if the server looks up the tables of its portal when the portal is bound, not when it is executed.
     pub fn is_planned(&self) -> bool {
-        matches!(self, Sql::Insert { .. } | Sql::Update { .. } | Sql::Lock { .. })
+        matches!(self, Sql::Insert { .. } | Sql::Update { .. } | Sql::Lock { .. } | Sql::LockAll(_))
     }
 
     /// The statement after the server has looked up its table. The tables of the other schema are not fenced.
@@ -329,6 +368,7 @@ impl Sql {
         if let Sql::Insert { table, .. }
         | Sql::Update { table, .. }
         | Sql::Lock { table, .. }
+        | Sql::LockAll(table)
         | Sql::CopyIn(table)
         | Sql::LockTable(table) = &mut self
             && is_other
@@ -337,6 +377,11 @@ impl Sql {
         }
         self
     }
+}
+
+/// A key, or its parameter.
+fn key(row: u8) -> String {
+    if row == BOUND { "$2".to_owned() } else { row.to_string() }
 }
 
 fn schema(is_other: bool) -> &'static str {

@@ -1,6 +1,6 @@
 //! Parses a text into operations of the server.
 
-use super::{Sql, Table};
+use super::{BOUND, Sql, Table};
 
 const QUESTION: &str = "SELECT pg_catalog.current_setting('lease.fence', true),";
 const RAISE: &str = "SET fencegate_lf";
@@ -57,6 +57,7 @@ fn read_one(text: &str) -> Sql {
     let id = |word: &str| (word != "$1").then(|| word.parse().unwrap());
     let number = |word: &str| word.trim_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap();
     let small = |word: &str| number(word) as u8;
+    let key = |word: &str| if word == "$2" { BOUND } else { small(word) };
     let value = || text.split('\'').rev().nth(1).unwrap().to_owned();
     match words.as_slice() {
         ["BEGIN"] => Sql::Begin,
@@ -65,11 +66,15 @@ fn read_one(text: &str) -> Sql {
         ["ROLLBACK"] => Sql::Rollback,
         ["SAVEPOINT", name] => Sql::Savepoint(small(name)),
         ["ROLLBACK", "TO", "SAVEPOINT", name] => Sql::RollbackTo(small(name)),
+        ["RELEASE", "SAVEPOINT", name] => Sql::Release(small(name)),
         ["SET", "lease.fence", ..] => Sql::Set { value: value(), local: false },
         ["SET", "LOCAL", "lease.fence", ..] => Sql::Set { value: value(), local: true },
-        ["SET", "standard_conforming_strings", "=", are] => Sql::SetPlainStrings(*are == "on"),
+        ["SET", rest @ .., "standard_conforming_strings", "=", are] => {
+            Sql::SetPlainStrings { are: *are == "on", local: *rest == ["LOCAL"] }
+        }
         ["SELECT", "set_config", .., local] => Sql::SetConfig { value: value(), local: *local == "true" },
         ["RESET", "lease.fence"] => Sql::Reset,
+        ["RESET", "ALL"] => Sql::ResetAll,
         ["SET", rest @ .., "search_path", "=", schema] => {
             Sql::SetPath { other: *schema == "other", local: *rest == ["LOCAL"], is_shown: true }
         }
@@ -80,10 +85,10 @@ fn read_one(text: &str) -> Sql {
         ["INSERT", "INTO", view, "VALUES", it] if is_view(view) => Sql::InsertBy { view: small(view), id: id(it) },
         ["INSERT", "INTO", table, "VALUES", it] => Sql::Insert { table: Table::read(table), row: 0, id: id(it) },
         ["INSERT", "INTO", table, "VALUES", row, it] => {
-            Sql::Insert { table: Table::read(table), row: small(row), id: id(it) }
+            Sql::Insert { table: Table::read(table), row: key(row), id: id(it) }
         }
         ["UPDATE", table, "SET", "v", "=", it, "WHERE", "k", "=", row] => {
-            Sql::Update { table: Table::read(table), row: small(row), id: id(it) }
+            Sql::Update { table: Table::read(table), row: key(row), id: id(it) }
         }
         ["CREATE", "VIEW", view, .., table] => {
             Sql::CreateView { view: small(view), table: Table::read(table), replaces: false }
@@ -95,6 +100,7 @@ fn read_one(text: &str) -> Sql {
         ["SELECT", "v", "FROM", table, "WHERE", "k", "=", row, "FOR", "UPDATE"] => {
             Sql::Lock { table: Table::read(table), row: small(row) }
         }
+        ["SELECT", "v", "FROM", table, "FOR", "UPDATE"] => Sql::LockAll(Table::read(table)),
         ["LOCK", "TABLE", table] => Sql::LockTable(Table::read(table)),
         ["COPY", table, "FROM", "STDIN"] => Sql::CopyIn(Table::read(table)),
         ["SELECT", "1"] => Sql::Read,
@@ -104,7 +110,8 @@ fn read_one(text: &str) -> Sql {
         ["PREPARE", name, "AS", "INSERT", "INTO", table, ..] => {
             Sql::PrepareAs { name: small(name), table: Table::read(table) }
         }
-        ["EXECUTE", name, it] => Sql::Run { name: small(name), id: id(it) },
+        ["EXECUTE", name, it] => Sql::Run { name: small(name), id: id(it), key: None },
+        ["EXECUTE", name, it, key] => Sql::Run { name: small(name), id: id(it), key: Some(small(key)) },
         ["DEALLOCATE", "ALL"] => Sql::Deallocate(None),
         ["DEALLOCATE", name] => Sql::Deallocate(Some(small(name))),
         ["DISCARD", "ALL"] => Sql::DiscardAll,
@@ -132,11 +139,15 @@ fn what_is_written_is_read() {
         Sql::Begin,
         Sql::BeginRepeatable,
         Sql::RollbackTo(1),
+        Sql::Release(0),
+        Sql::ResetAll,
         Sql::Set { value: value(), local: true },
         Sql::SetConfig { value: value(), local: false },
         Sql::Insert { table: Table::Jobs, row: 0, id: Some(4) },
         Sql::Insert { table: Table::Shards, row: 1, id: Some(4) },
+        Sql::Insert { table: Table::Shards, row: BOUND, id: None },
         Sql::Update { table: Table::Ticks, row: 1, id: None },
+        Sql::Update { table: Table::Shards, row: BOUND, id: None },
         Sql::InsertBy { view: 1, id: None },
         Sql::SetPath { other: true, local: false, is_shown: false },
         Sql::SetPath { other: true, local: true, is_shown: true },
@@ -146,16 +157,20 @@ fn what_is_written_is_read() {
         Sql::CreateView { view: 2, table: Table::Notes, replaces: false },
         Sql::DropView(1),
         Sql::Lock { table: Table::Jobs, row: 0 },
+        Sql::LockAll(Table::Ticks),
         Sql::LockTable(Table::Jobs),
         Sql::CopyIn(Table::Notes),
         Sql::Sleep(40),
         Sql::Prepare(3),
         Sql::PrepareAs { name: 2, table: Table::Jobs },
-        Sql::Run { name: 2, id: Some(7) },
+        Sql::PrepareAs { name: 3, table: Table::Shards },
+        Sql::Run { name: 2, id: Some(7), key: None },
+        Sql::Run { name: 3, id: Some(8), key: Some(4) },
         Sql::Deallocate(Some(2)),
         Sql::Deallocate(None),
         Sql::DiscardAll,
-        Sql::SetPlainStrings(false),
+        Sql::SetPlainStrings { are: false, local: false },
+        Sql::SetPlainStrings { are: true, local: true },
         Sql::Fail,
     ];
     let text: Vec<String> = all.iter().map(Sql::to_string).collect();
