@@ -155,8 +155,10 @@ impl<H: Host> Session<H> {
                 true
             }
             (backend::ROW_DESCRIPTION | backend::NO_DATA, Request::Describe) => true,
+            // A statement may have run to its end before it returns its first row: CALL, EXPLAIN ANALYZE.
             (backend::EMPTY_QUERY | backend::PORTAL_SUSPENDED, Request::Execute { statement, .. }) => {
-                self.settings.parameter.completed(statement, false);
+                let statement = statement.clone();
+                self.statement_done(&statement, false, None);
                 true
             }
             (backend::COPY_IN, _) => {
@@ -250,6 +252,7 @@ impl<H: Host> Session<H> {
         }
         self.settings.error();
         if self.pipeline.front().is_some_and(|reply| reply.to.may_commit()) {
+            self.transaction.note_completed(true, true);
             self.settings.parameter.forget_all();
         }
         let skipped = self.pipeline.error();

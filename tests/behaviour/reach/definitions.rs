@@ -295,6 +295,29 @@ fn definitions_after_a_disconnect_are_known() {
     });
 }
 
+/// CALL runs to its end before it returns its row, and a client with a row limit may read no further.
+#[test]
+fn a_definition_of_a_procedure_counts_before_its_portal_ends() {
+    let make = "CREATE PROCEDURE make(INOUT n int) LANGUAGE plpgsql AS 'BEGIN CREATE VIEW made AS TABLE ticks; END'";
+    let fenced = Fenced::start(&format!("{SCHEMA}; {make}"), &format!("{POLICY}opaque: allow\n"));
+    let (mut author, mut stranger) = (fenced.login(), fenced.login());
+    ok(&mut stranger, "INSERT INTO free VALUES (1)");
+    let call = [parse("", "CALL make(1)", &[]), bind_text("", "", &[]), execute("", 1), sync()].concat();
+    assert_eq!(code_in(&author.exchange(&call)), "");
+    assert_eq!(code(&mut stranger, "INSERT INTO made VALUES (1, 'x')"), "LF002");
+}
+
+#[test]
+fn a_definition_of_a_procedure_counts_if_the_procedure_commits_and_fails() {
+    let make = "CREATE PROCEDURE make() LANGUAGE plpgsql AS
+        'BEGIN CREATE VIEW made AS TABLE ticks; COMMIT; RAISE division_by_zero; END'";
+    let fenced = Fenced::start(&format!("{SCHEMA}; {make}"), &format!("{POLICY}opaque: allow\n"));
+    let (mut author, mut stranger) = (fenced.login(), fenced.login());
+    ok(&mut stranger, "INSERT INTO free VALUES (1)");
+    assert_eq!(code(&mut author, "CALL make()"), "22012");
+    assert_eq!(code(&mut stranger, "INSERT INTO made VALUES (1, 'x')"), "LF002");
+}
+
 /// Sessions that constantly create and drop tables and views, and one whose views lead to the fenced table, do not
 /// block writes elsewhere.
 #[test]
