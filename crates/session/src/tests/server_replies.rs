@@ -87,6 +87,21 @@ fn the_outcome_stays_unknown_after_several_commits() {
     }
 }
 
+/// CALL may commit before it fails, and before it returns a row to a client with a row limit.
+#[test]
+fn the_outcome_of_a_procedure_is_unknown_whatever_its_answer() {
+    for answer in [frame(backend::PORTAL_SUSPENDED, b""), cancelled()] {
+        let mut session = session_under(&(POLICIES.to_owned() + "opaque: allow\n"), "", Path::default());
+        sends(&mut session, &[parse("", "CALL f(1)"), bind("", ""), execute("")].concat());
+        replies(&mut session, &[parsed(), is_bound(), answer].concat());
+        assert!(!session.is_in_flight());
+        assert_eq!(session.cut_off(), CutOffOutcome::Unknown);
+        sends(&mut session, &sync());
+        replies(&mut session, &ready());
+        assert!(session.host.notifications().contains("changed"));
+    }
+}
+
 #[test]
 fn all_definitions_of_a_transaction_count_until_its_end() {
     let mut session = begun();
