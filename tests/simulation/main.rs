@@ -5,9 +5,9 @@
 //! faults. Then a calm phase, in which the current leader must be able to write. Then the end, at which nothing may be
 //! left. The same seed produces the same history.
 //!
-//! Not simulated: real sockets and their buffers (net/), login and TLS, rules and triggers; functions, except for some
-//! that write, set the search path, or use large objects. From the guard, only its decision on a write is simulated. Tests
-//! with real servers cover these.
+//! Not simulated: real sockets and their buffers (net/), login and TLS, rules and triggers, encodings, roles, procedures;
+//! functions, except for some that write, set the search path, or use large objects. From the guard, only its decision on a
+//! write is simulated. Tests with real servers cover these.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
