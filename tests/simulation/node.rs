@@ -225,11 +225,11 @@ impl Node {
             self.opened.clear();
         }
         if self.world.plan.portals && self.dice.chance(if client.in_block { 60 } else { 25 }) {
-            return vec![match (client.in_block, self.dice.below(5)) {
-                (false, 1..) => Unit::simple(vec![self.begin()]),
-                (true, 0) => Unit { form: self.form(), ..Unit::simple(self.in_savepoint()) },
+            return match (client.in_block, self.dice.below(5)) {
+                (false, 1..) => vec![Unit::simple(vec![self.begin()])],
+                (true, 0) => vec![Unit { form: self.form(), ..Unit::simple(self.in_savepoint()) }],
                 _ => self.portal(),
-            }];
+            };
         }
         let number = if self.dice.chance(self.world.plan.hasty) { 2 + self.dice.below(3) } else { 1 };
         (0..number).map(|_| self.unit(client.in_block, number == 1)).collect()
@@ -333,25 +333,27 @@ impl Node {
     }
 
     /// Binds a portal, or executes one that was bound earlier in the transaction.
-    fn portal(&mut self) -> Unit {
-        if self.dice.chance(60) && !self.opened.is_empty() {
+    fn portal(&mut self) -> Vec<Unit> {
+        if self.dice.chance(80) && !self.opened.is_empty() {
             let at = self.dice.below(self.opened.len());
             let (portal, sql) = self.opened[at].clone();
             let goes_on = matches!(sql, Sql::LockAll(_)) && self.dice.chance(80);
             if !goes_on {
                 self.opened.remove(at);
             }
-            return Unit { form: Form::Runs { portal, rows: goes_on.into() }, ..Unit::simple(vec![sql]) };
+            let runs = Unit { form: Form::Runs { portal, rows: goes_on.into() }, ..Unit::simple(vec![sql]) };
+            let is_odd = self.world.plan.unruly > 0 && self.world.fault(&mut self.dice, 30);
+            return if is_odd { vec![Unit::simple(self.odd()), runs] } else { vec![runs] };
         }
         let portal = self.dice.below(2) as u8;
         let sql = match self.dice.below(4) {
-            0 => Sql::LockAll(self.plain_table()),
-            1 => self.lock(),
+            0 | 1 => Sql::LockAll(self.plain_table()),
+            2 => self.lock(),
             _ => self.write(),
         };
         self.opened.retain(|(it, _)| *it != portal);
         self.opened.push((portal, sql.clone()));
-        Unit { form: Form::Opens(portal), ..Unit::simple(vec![sql]) }
+        vec![Unit { form: Form::Opens(portal), ..Unit::simple(vec![sql]) }]
     }
 
     /// Begins a savepoint, or ends one, with settings and writes within and behind it.
@@ -415,7 +417,8 @@ impl Node {
                     true => Form::Unsynced,
                     false => Form::Extended { bound: false, flushes: self.dice.chance(50) },
                 };
-                Some(vec![Unit { form, ..Unit::simple(statements) }])
+                let set = Unit { form, ..Unit::simple(statements) };
+                Some(if self.dice.chance(50) { vec![set] } else { vec![set, self.two_faced()] })
             }
             false if has_strings => {
                 let set = vec![self.set_strings(60)];
