@@ -159,17 +159,13 @@ impl Coverage {
 
 /// Why the combination cannot occur.
 pub fn impossible(((stage, owed), event): Combination) -> Option<&'static str> {
-    use Event::{
-        Admitted, ClientCopies, ClientSyncs, Refused, ServerCopiesIn, ServerIsReady, ServerReplies, TaskDone, Wakes,
-    };
+    use Event::{Admitted, ClientCopies, Refused, ServerCopiesIn, ServerIsReady, ServerReplies, TaskDone, Wakes};
     use StageKind::{Asking, BehindAdmit, Discarding, Performing, Requesting, Restarting, Settling};
     Some(match (stage, owed, event) {
         (Restarting, ..) if owed != Owed::Own => "nothing was owed when the proxy began the transaction again",
         (Restarting, _, Admitted | Refused) => "the only Admit has ended",
         (Discarding, Owed::Skips, _) => "simulated clients end a pipeline before a fast-path call",
-        (Discarding, _, ClientSyncs | ClientCopies) => {
-            "simulated clients send neither directly behind a fast-path call"
-        }
+        (Discarding, _, ClientCopies) => "simulated clients send no rows directly behind a fast-path call or a Bind",
         (Discarding, _, Admitted | Refused) => "a fast-path call waits for an Admit that was given up",
         (Asking, ..) if owed != Owed::Own => "the answer is owed, and was asked for when nothing was",
         (Settling, Owed::Nothing | Owed::Skips | Owed::CopyIn, _) => "the stage ends at once",
