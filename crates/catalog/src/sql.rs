@@ -102,13 +102,15 @@ pub(super) fn ways(subject: &Subject, temporary: Option<&str>, views: Views) -> 
         Views::AllWritable => "28",
     };
     let [schemas, names] = &subject.tables;
-    let [counts_c, counts_v] = ["c", "v"].map(|class| counts(class, temporary));
+    let [counts_c, counts_me, counts_v, counts_t] = ["c", "me", "v", "t"].map(|class| counts(class, temporary));
     let mut values = vec![
         ("schemas", Sql(schemas)),
         ("names", Sql(names)),
         ("events", Sql(events)),
         ("counts", Sql(&counts_c)),
+        ("counts_me", Sql(&counts_me)),
         ("counts_v", Sql(&counts_v)),
+        ("counts_t", Sql(&counts_t)),
         ("limit", Count(most_rows(temporary) + 1)),
     ];
     match &subject.functions {

@@ -13,17 +13,25 @@
 -- An edge may begin at a relation outside this set; it then leads nowhere. Hints keep the planner, which cannot know
 -- how few relations are reached, from reading whole catalogs.
 -- reach follows the edges backwards. It contains a relation as a whole or by a part of its rows (by_part). A write
--- to a child affects only a part, so it does not reach the other children.
--- A rule of a relation that counts may lead to temporary relations of another session. Then all relations count.
--- :counts, :counts_v: relation c or v counts. :events: those that the server permits on view v.
+-- to a child affects only a part, so it does not reach the other children. reach stops at a temporary relation that
+-- does not count, so each of these adds at most one step. Only a rule of a relation that counts can lead to one of
+-- them; if there is such a rule, all relations count.
+-- :counts, :counts_me, :counts_v, :counts_t: relation c, me, v or t counts. :events: those that the server permits on
+-- view v.
 -- :stored: the kind of views whose query does not matter, because only a refresh runs it.
 WITH RECURSIVE :named_relations, :calls, how(by_part) AS (VALUES (false), (true)),
+all_count(yes) AS (SELECT EXISTS (
+  SELECT FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class AND :counts
+    JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid AND d.refclassid = 'pg_class'::regclass
+    JOIN pg_class t ON t.oid = d.refobjid AND NOT :counts_t WHERE r.ev_type <> '1')),
 fenced(oid) AS (
   SELECT c.oid FROM named JOIN pg_namespace n ON n.nspname = named.schema
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = named.name AND c.relkind IN :fenced_kinds),
 reach(oid, by_part) AS (
   SELECT start.oid, how.by_part FROM (SELECT oid FROM fenced UNION SELECT relation FROM calls) start, how
-  UNION SELECT next.oid, next.by_part FROM reach CROSS JOIN LATERAL (
+  UNION SELECT next.oid, next.by_part FROM reach
+  JOIN pg_class me ON me.oid = reach.oid AND (:counts_me OR (SELECT yes FROM all_count))
+  CROSS JOIN LATERAL (
     SELECT h.inhrelid, how.by_part FROM pg_inherits h, how WHERE h.inhparent = reach.oid AND reach.by_part
     UNION ALL SELECT h.inhparent, false FROM pg_inherits h WHERE h.inhrelid = reach.oid AND NOT reach.by_part
     UNION ALL SELECT k.confrelid, how.by_part FROM pg_constraint k, how
@@ -32,14 +40,9 @@ reach(oid, by_part) AS (
       JOIN pg_class v ON v.oid = r.ev_class AND v.relkind <> :stored
       WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass
       AND d.refobjid = reach.oid AND NOT reach.by_part) next(oid, by_part)),
-found(oid, counts, namespace) AS (
-  SELECT c.oid, :counts, c.relnamespace FROM (SELECT DISTINCT oid FROM reach) r JOIN pg_class c ON c.oid = r.oid),
-all_count(yes) AS (SELECT EXISTS (
-  SELECT FROM found JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass
-    AND d.refobjid = found.oid JOIN pg_rewrite r ON r.oid = d.objid JOIN pg_class c ON c.oid = r.ev_class AND :counts
-  WHERE NOT found.counts)),
 reached(oid, counts, namespace) AS (
-  SELECT oid, counts OR yes, namespace FROM found CROSS JOIN all_count)
+  SELECT c.oid, :counts OR (SELECT yes FROM all_count), c.relnamespace
+  FROM (SELECT DISTINCT oid FROM reach) r JOIN pg_class c ON c.oid = r.oid)
 SELECT 'relation' AS part, c.oid AS "from", NULL::oid AS "to",
   (EXISTS (SELECT FROM fenced WHERE fenced.oid = c.oid))::text AS detail, n.nspname AS schema,
   c.relname AS name, CASE WHEN c.relkind = 'v' THEN 'view' WHEN c.relkind = 'm' THEN 'materialized view'

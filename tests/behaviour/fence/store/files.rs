@@ -33,6 +33,7 @@ const SAMPLES: &[(&str, Value)] = &[
     ("control_start", Text("1.5")),
     ("counts", Part("true")),
     ("counts_me", Part("me.relpersistence <> 't'")),
+    ("counts_t", Part("t.relpersistence <> 't'")),
     ("counts_v", Part("true")),
     ("databases", Part("'app'")),
     ("deletes", Part("true")),
