@@ -3,7 +3,9 @@
 mod strings;
 
 use crate::support::fenced::{Fenced, code, code_in, ok, value};
-use crate::support::message::{bind_text, copy_done, execute, function_call, parse, query, sync, tagged, unnamed};
+use crate::support::message::{
+    bind_text, copy_done, execute, flush, function_call, parse, query, sync, tagged, unnamed,
+};
 use crate::support::programs;
 use crate::support::proxy::fencegate;
 use crate::support::wire::error_in;
@@ -422,4 +424,18 @@ fn a_text_that_was_not_read_may_end_a_failed_transaction() {
         assert!(["25P02", "LF004"].contains(&code_in(&reply).as_str()), "{reply:?}");
         assert_eq!(fenced.postgres.value(COUNT), "0", "{reply:?}");
     }
+}
+
+/// The proxy cannot read the statement that ends the transaction. The answer to a later statement follows from its success.
+#[test]
+fn an_allowed_text_may_have_ended_a_failed_transaction() {
+    let fenced = Fenced::start(SCHEMA, &format!("{ONE}opaque: allow\n"));
+    let mut stranger = fenced.login();
+    stranger.query("BEGIN");
+    stranger.query("SELECT 1 / 0");
+    stranger.send(&[unnamed(&format!("/*{}*/ ROLLBACK", "x".repeat(2 << 20)), &[]), flush()].concat());
+    stranger.read_until(b'C');
+    let reply = stranger.exchange(&[unnamed("INSERT INTO jobs VALUES (1)", &[]), sync()].concat());
+    assert_eq!(code_in(&reply), "LF002");
+    assert_eq!(fenced.postgres.value(COUNT), "0");
 }

@@ -86,14 +86,7 @@ impl Parameter {
         use StatementKind::{Portal, ReplicationCommand, Unspecified};
         let is_unknown =
             statement.opaque.is_some() && matches!(statement.kind, Unspecified | Portal | ReplicationCommand);
-        let ends_failure = matches!(
-            statement.transaction,
-            TransactionEffect::Commit
-                | TransactionEffect::PrepareTransaction
-                | TransactionEffect::Rollback
-                | TransactionEffect::RollbackTo(_)
-        );
-        self.failed && !ends_failure && !is_unknown
+        self.failed && !ends_failure(statement) && !is_unknown
     }
 
     /// Returns true if an error or rollback cannot change the value.
@@ -133,6 +126,11 @@ impl Parameter {
 
     /// A statement succeeded. `rolled_back`: the server answered a COMMIT with ROLLBACK.
     pub fn completed(&mut self, statement: &Statement, rolled_back: bool) {
+        if self.failed && !ends_failure(statement) {
+            // It contained the statement that ended the failed transaction: its text was not read or not judged.
+            self.failed = false;
+            self.forget_all();
+        }
         if matches!((&statement.parameter, &statement.transaction), (ParameterEffect::None, TransactionEffect::None)) {
             // A rollback restores the same value without a snapshot.
             return;
@@ -270,6 +268,12 @@ impl Parameter {
         self.unfollowed = false;
         self.failed = false;
     }
+}
+
+/// Returns true if the server accepts the statement in a failed transaction.
+fn ends_failure(statement: &Statement) -> bool {
+    use TransactionEffect::{Commit, PrepareTransaction, Rollback, RollbackTo};
+    matches!(statement.transaction, Commit | PrepareTransaction | Rollback | RollbackTo(_))
 }
 
 #[cfg(test)]

@@ -156,11 +156,13 @@ impl<H: Host> Session<H> {
             }
             (backend::ROW_DESCRIPTION | backend::NO_DATA, Request::Describe) => true,
             // A statement may have run to its end before it returns its first row: CALL, EXPLAIN ANALYZE.
-            (backend::EMPTY_QUERY | backend::PORTAL_SUSPENDED, Request::Execute { statement, .. }) => {
+            (backend::PORTAL_SUSPENDED, Request::Execute { statement, .. }) => {
                 let statement = statement.clone();
                 self.statement_done(&statement, false, None);
                 true
             }
+            // Nothing has run. The server gives this answer in a failed transaction, too.
+            (backend::EMPTY_QUERY, Request::Execute { .. }) => true,
             (backend::COPY_IN, _) => {
                 self.pipeline.copy_in();
                 false

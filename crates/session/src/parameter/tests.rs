@@ -246,6 +246,17 @@ fn prepare_transaction_outside_a_transaction_makes_the_value_unknown() {
     assert_eq!(parameter.current(), &ParameterValue::Unknown);
 }
 
+/// In a failed transaction, only its end succeeds: a text that was not read, or not judged, contained it.
+#[test]
+fn a_statement_that_succeeds_in_a_failed_transaction_has_ended_it() {
+    let mut parameter = Parameter::new(token(1));
+    parameter.ready(Status::Failed);
+    assert!(parameter.refuses(&set("2", false)));
+    parameter.completed(&Statement::default(), false);
+    assert!(!parameter.refuses(&set("2", false)));
+    assert_eq!(parameter.current(), &ParameterValue::Unknown);
+}
+
 /// Planning evaluates immutable functions.
 #[test]
 fn planning_makes_the_value_unknown() {
