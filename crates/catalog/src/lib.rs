@@ -172,7 +172,7 @@ impl Catalog {
     /// The policies' functions that this function calls, as far as the catalog shows.
     pub fn called_by_function<'a>(&'a self, function: &'a FunctionName) -> impl Iterator<Item = &'a FunctionName> {
         let callers = self.callers.get(&function.name).into_iter().flatten();
-        let is_meant = |it: &&Caller| function.schema.as_ref().is_none_or(|schema| *schema == it.schema);
+        let is_meant = |it: &&Caller| is_in_schema(function.schema.as_deref(), &it.schema);
         callers.filter(is_meant).filter_map(|it| self.functions.get(&it.calls))
     }
 
@@ -196,7 +196,7 @@ impl Catalog {
     fn ways_from<'a>(&'a self, relation: &'a RelationName) -> impl Iterator<Item = &'a WayTo> {
         self.ways.get(&relation.name).into_iter().flatten().filter(move |it| {
             let schema = self.relations.get(&it.way.from).and_then(|from| from.name.schema.as_deref());
-            schema.is_some_and(|schema| is_in_schema(relation, schema))
+            schema.is_some_and(|schema| is_in_schema(relation.schema.as_deref(), schema))
         })
     }
 
@@ -337,11 +337,8 @@ fn oid(row: &SimpleQueryRow, name: &str) -> Option<Oid> {
 }
 
 /// An unqualified name may mean a relation of any schema. `pg_temp` is the session's own schema, such as `pg_temp_3`.
-fn is_in_schema(relation: &RelationName, schema: &str) -> bool {
-    relation
-        .schema
-        .as_deref()
-        .is_none_or(|named| named == schema || named == "pg_temp" && schema.starts_with("pg_temp_"))
+fn is_in_schema(named: Option<&str>, schema: &str) -> bool {
+    named.is_none_or(|named| named == schema || named == "pg_temp" && schema.starts_with("pg_temp_"))
 }
 
 /// Hand-made catalogs, for tests and benchmarks of higher crates.

@@ -289,7 +289,11 @@ impl Dependencies {
     pub fn cascades_to<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = &'a RelationName> {
         let relation = &write.relation;
         let found = self.0.get(&relation.name).filter(|_| write.operation == Operation::Cascade);
-        found.into_iter().flatten().filter(move |it| is_in_schema(relation, &it.schema)).map(|it| &it.by)
+        found
+            .into_iter()
+            .flatten()
+            .filter(move |it| is_in_schema(relation.schema.as_deref(), &it.schema))
+            .map(|it| &it.by)
     }
 
     /// Decodes the result of the [`question_of_dependencies`].

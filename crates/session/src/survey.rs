@@ -85,7 +85,7 @@ impl<H: Host> Session<H> {
         seen: &CatalogView,
     ) -> bool {
         let is_suspect = || others.iter().any(|it| it.written_by(statement, &seen.catalog).is_some());
-        (self.may_write(statement) || statement.changes_catalog)
+        (self.may_need_token(statement) || statement.changes_catalog)
             && (!needs_every_token(statement, self.host.policies()) || is_suspect())
     }
 

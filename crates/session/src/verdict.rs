@@ -66,7 +66,7 @@ impl<H: Host> Session<H> {
         if let Some(verdict) = self.wait_behind_admit(statements) {
             return Some(verdict);
         }
-        let writes = statements.iter().any(|statement| self.may_write(statement));
+        let writes = statements.iter().any(|statement| self.may_need_token(statement));
         if writes && (self.pipeline.may_change_catalog() || self.pipeline.holds_rejection()) {
             // A pending definition may make the written relation a way to a fenced table. After a rejection the server
             // may skip the statement, and a statement that never runs must raise no token.

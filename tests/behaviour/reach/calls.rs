@@ -214,6 +214,13 @@ fn a_new_function_counts() {
         ok(&mut author, &format!("CREATE FUNCTION {name}() RETURNS int BEGIN ATOMIC SELECT run(); END"));
         assert_eq!(code(&mut author, &sql.replace("{}", &name)), "LF002", "{sql}");
     }
+    // A name that PostgreSQL's functions have, and a function of the session.
+    for (name, sql) in
+        [("floor(a text, b text)", "SELECT floor('a', 'b')"), ("pg_temp.mine()", "SELECT pg_temp.mine()")]
+    {
+        ok(&mut author, &format!("CREATE FUNCTION {name} RETURNS int BEGIN ATOMIC SELECT run(); END"));
+        assert_eq!(code(&mut author, sql), "LF002", "{sql}");
+    }
     assert_eq!(calls(&fenced), calls_before);
 }
 

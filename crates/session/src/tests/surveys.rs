@@ -55,7 +55,9 @@ fn a_statement_that_depends_on_an_unread_catalog_waits() {
         ("INSERT INTO jobs VALUES (1)", false),
         ("SELECT g()", true),
         ("INSERT INTO jobs VALUES (1); SELECT g()", true),
-        ("SELECT version()", false),
+        // Another function may have been given this name.
+        ("SELECT version()", true),
+        ("SELECT 1", false),
     ] {
         let mut session = session_under(FUNCTIONS, "", PUBLIC());
         session.host.is_unread = true;
