@@ -78,12 +78,14 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
         return Err(Unreadable::TooComplex);
     }
     // The server truncates a name of 63 bytes by the session's encoding, the parser as UTF-8.
-    let is_long = |name: &str| name.len() > LONGEST_SURE_NAME && !text.is_ascii();
+    let has_escapes = || text.contains(&b'\\') || text.windows(2).any(|it| matches!(it, [b'u' | b'U', b'&']));
+    let is_long = |name: &str| name.len() > LONGEST_SURE_NAME && (!text.is_ascii() || has_escapes());
     let single_bytes = lexing.server == ServerEncoding::SingleByte;
     let is_unsure = |name: &str| match sql.is_foreign() {
         true => !name.is_ascii() || is_long(name),
-        // A name that the parser truncates may be whole at the server, or truncated within a character.
-        false => single_bytes && !name.is_ascii() && is_long(name),
+        // A name that the parser truncates may be whole at the server, or truncated within a character. Truncation may
+        // have left only ASCII.
+        false => single_bytes && is_long(name),
     };
     let prepared = |statement: &Statement| match &statement.prepared {
         PreparedEffect::Prepare { statement, .. } => statement.names().any(is_unsure),
@@ -98,7 +100,7 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
         return Err(Unreadable::Encoding);
     }
     // The server reads other such names and key values in this way, but turns escapes into bytes of its own encoding.
-    let is_unsure = |word: &str| is_unsure(word) || !word.is_ascii() && text.contains(&b'\\');
+    let is_unsure = |word: &str| is_unsure(word) || !word.is_ascii() && has_escapes();
     for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
         statement.forget_rows(&is_unsure);
         statement.reads_more |= statement.reads.iter().any(|relation| relation.names().any(is_unsure));

@@ -118,6 +118,9 @@ pub(super) fn describe(node: &N, into: &mut Statement) -> StatementKind {
         // A definition does not run now.
         N::ViewStmt(create) => {
             ddl::rewrite(&create.view, create.query.as_deref().map(std::slice::from_ref).unwrap_or_default(), into);
+            if create.replace {
+                ddl::replace_view(&create.view, into);
+            }
             StatementKind::CreateView
         }
         N::CreateFunctionStmt(create) => {

@@ -254,6 +254,13 @@ fn alter_command(table: &Option<RangeVar>, command: &AlterTableCmd, into: &mut S
     }
 }
 
+/// CREATE OR REPLACE VIEW alters a view that exists. A temporary one is in the session's own schema.
+pub(super) fn replace_view(view: &Option<RangeVar>, into: &mut Statement) {
+    if let Some(view) = view.as_ref().filter(|view| view.relpersistence != "t") {
+        into.add_write(view.into(), Operation::Ddl);
+    }
+}
+
 /// A new constraint is evaluated. A new default is not.
 pub(super) fn alter_domain(alter: &AlterDomainStmt, into: &mut Statement) {
     if let Some(N::Constraint(constraint)) = alter.def.as_ref().and_then(|definition| definition.node.as_ref()) {
@@ -280,7 +287,7 @@ pub(super) fn drop(drop: &DropStmt, into: &mut Statement) -> StatementKind {
             _ if is_table => names.as_slice(),
             ObjectType::ObjectView => {
                 into.defines.extend(RelationName::from_parts(&names));
-                continue;
+                names.as_slice()
             }
             // DROP INDEX does not name the table.
             ObjectType::ObjectIndex => {

@@ -80,6 +80,23 @@ fn names_are_folded_as_postgres_does() {
     ]);
 }
 
+/// The server may keep characters that the parser truncates, because they are shorter in its encoding.
+#[test]
+fn names_that_another_encoding_truncates_elsewhere_are_unknown() {
+    let long = "a".repeat(62);
+    for server in [ServerEncoding::SingleByte, ServerEncoding::Other] {
+        for name in [format!("\"{long}é\""), format!("U&\"{long}\\00e9\""), format!("U&\"{long}!00e9\" UESCAPE '!'")] {
+            let lexing = Lexing { server, ..Lexing::USUAL };
+            for text in [format!("UPDATE {name} SET a = 1"), format!("PREPARE {name} AS SELECT 1")] {
+                assert_eq!(analyze(text.as_bytes(), lexing), Err(Unreadable::Encoding), "{text}");
+                assert!(analyze(text.as_bytes(), Lexing::USUAL).is_ok(), "{text}");
+            }
+            let text = format!("EXECUTE {name}");
+            assert_eq!(analyze(text.as_bytes(), lexing), Err(Unreadable::Encoding), "{text}");
+        }
+    }
+}
+
 #[test]
 fn merge_has_the_writes_of_its_actions() {
     check(
