@@ -196,7 +196,7 @@ impl SessionFence {
         admitted
     }
 
-    /// The session's half: records that the transaction has ended and no write was forwarded since.
+    /// The session's half: records that the transaction has ended, and no admitted write is under way.
     pub fn transaction_ended(&self) {
         self.lock().written.clear();
     }

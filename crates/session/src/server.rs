@@ -253,8 +253,10 @@ impl<H: Host> Session<H> {
             self.stream(header, if is_hidden { Audience::Proxy } else { Audience::Client });
         }
         self.settings.error();
-        if self.pipeline.front().is_some_and(|reply| reply.to.may_commit()) {
-            self.transaction.note_completed(true, true);
+        if let Some(to) = self.pipeline.front().map(|reply| &reply.to).filter(|to| to.may_commit()) {
+            // A text that the proxy cannot read either often has a syntax error, and nothing has run.
+            let changes_catalog = to.changes_catalog() && !(is_syntax_error && to.is_unread());
+            self.transaction.note_completed(true, changes_catalog);
             self.settings.parameter.forget_all();
         }
         let skipped = self.pipeline.error();

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Maximum time that statements are held back for a reading of the catalog.
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(5);
-/// The limit if all fences only observe: a lost observation is better than a waiting statement.
-const CATCH_UP_TO_OBSERVE: Duration = Duration::from_millis(500);
+/// The limit if all fences only observe, or the statements only call functions of PostgreSQL: they pass without a reading.
+const SHORT_CATCH_UP_LIMIT: Duration = Duration::from_millis(500);
 
 /// Maximum number of looks at other sessions' pending definitions. If some end between all looks, they still count
 /// after the last.
@@ -36,7 +36,7 @@ impl<H: Host> Session<H> {
             if let Some(wanted) = wanted
                 && statements.iter().any(|statement| self.depends_on_catalog(statement, &others, &seen))
             {
-                if let Some(task) = self.first(&wanted) {
+                if let Some(task) = self.first(&wanted, statements) {
                     self.request(task);
                     return None;
                 }
@@ -63,10 +63,8 @@ impl<H: Host> Session<H> {
         others: &[Arc<PendingDefinitions>],
     ) -> Option<CatalogRequest> {
         let policies = self.host.policies();
-        let calls = |it: &Statement| policies.has_functions() && !it.functions.is_empty();
         let is_concerned = |it: &Arc<Statement>| {
-            (self.may_write(it) || it.changes_catalog || calls(it))
-                && !(others.is_empty() && needs_every_token(it, policies))
+            (self.may_need_token(it) || it.changes_catalog) && !(others.is_empty() && needs_every_token(it, policies))
         };
         if !statements.iter().any(is_concerned) {
             return None;
@@ -89,11 +87,13 @@ impl<H: Host> Session<H> {
             && (!needs_every_token(statement, self.host.policies()) || is_suspect())
     }
 
-    /// The task to perform before the statements can be judged.
-    fn first(&mut self, wanted: &CatalogRequest) -> Option<Task> {
+    /// The task to perform before the statements can be judged. A call of PostgreSQL's functions alone passes without it.
+    fn first(&mut self, wanted: &CatalogRequest, statements: &[Arc<Statement>]) -> Option<Task> {
+        let passes = |it: &Arc<Statement>| it.only_reads() && it.reads.is_empty() && !it.reads_more && !it.calls_code();
         let now = self.pipeline.now();
         let since = *self.message.facts.judged_since.get_or_insert(now);
-        let limit = if self.host.policies().enforces() { CATCH_UP_LIMIT } else { CATCH_UP_TO_OBSERVE };
+        let is_urgent = !self.host.policies().enforces() || statements.iter().all(passes);
+        let limit = if is_urgent { SHORT_CATCH_UP_LIMIT } else { CATCH_UP_LIMIT };
         let left = limit.saturating_sub(now.saturating_duration_since(since));
         (!left.is_zero() && self.host.is_unread(wanted)).then(|| Task::CatchUp(wanted.clone(), left))
     }

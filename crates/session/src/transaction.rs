@@ -98,7 +98,7 @@ impl Transaction {
         self.observed.note(&need.resource, need.token);
     }
 
-    /// The transaction has ended, and nothing under way may write.
+    /// The transaction has ended, and no policy concerns a message under way.
     pub(super) fn forget_written(&mut self) {
         self.written.clear();
         self.observed.written.clear();

@@ -192,9 +192,12 @@ impl<H: Host> Session<H> {
         statement.only_reads() && !self.host.policies().has_functions()
     }
 
-    /// Returns true if the statement may need a token, whatever the catalog contains.
+    /// Returns true if the statement may need a token, whatever the catalog contains: it may write a fenced table, or call a
+    /// function of the policies.
     pub(super) fn may_need_token(&self, statement: &Statement) -> bool {
-        self.may_write(statement) || self.host.policies().has_functions() && !statement.functions.is_empty()
+        let may_call = || !statement.reads.is_empty() || statement.reads_more || !statement.functions.is_empty();
+        let may_write = !statement.writes.is_empty() || statement.opaque.is_some();
+        may_write || self.host.policies().has_functions() && may_call()
     }
 
     /// Returns true if the statement's portal waits outside of a transaction, and the server may refuse the statement
@@ -202,14 +205,6 @@ impl<H: Host> Session<H> {
     pub(super) fn may_stand_alone(&self, statement: &Statement) -> bool {
         let is_alone = self.transaction.status() == Status::Idle && self.pipeline.part() == Part::Bound;
         self.is_extended() && is_alone && statement.may_commit()
-    }
-
-    /// Returns true if the statement may write a fenced table, or call a function of the policies, whatever the catalog
-    /// contains.
-    pub(super) fn may_write(&self, statement: &Statement) -> bool {
-        let runs_code = || !statement.reads.is_empty() || statement.reads_more || statement.calls_code();
-        let may_call = || self.host.policies().has_functions() && runs_code();
-        !statement.writes.is_empty() || statement.opaque.is_some() || may_call()
     }
 
     fn forward_when_admitted(&mut self, needs: Vec<Need>, run: Run, seen: &CatalogView) -> Verdict {

@@ -13,6 +13,7 @@ use super::{
 };
 use pg_query::ParserOptions;
 use pg_query::protobuf::summary_result::Context;
+use std::cell::LazyCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -78,8 +79,13 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
         return Err(Unreadable::TooComplex);
     }
     // The server truncates a name of 63 bytes by the session's encoding, the parser as UTF-8.
-    let has_escapes = || text.contains(&b'\\') || text.windows(2).any(|it| matches!(it, [b'u' | b'U', b'&']));
-    let is_long = |name: &str| name.len() > LONGEST_SURE_NAME && (!text.is_ascii() || has_escapes());
+    // `U&"a!0041" UESCAPE '!'` has no backslash.
+    let is_unicode_escape = |it: &[u8]| matches!(it, [b'u' | b'U', b'&', b'"' | b'\'']);
+    let has_escapes = LazyCell::new(|| {
+        text.contains(&b'\\') || lexing.server != ServerEncoding::Utf8 && text.windows(3).any(is_unicode_escape)
+    });
+    let is_plain = LazyCell::new(|| text.is_ascii() && !*has_escapes);
+    let is_long = |name: &str| name.len() > LONGEST_SURE_NAME && !*is_plain;
     let single_bytes = lexing.server == ServerEncoding::SingleByte;
     let is_unsure = |name: &str| match sql.is_foreign() {
         true => !name.is_ascii() || is_long(name),
@@ -100,7 +106,7 @@ fn parse(text: &[u8], lexing: Lexing, with_rows: bool) -> Result<Script, Unreada
         return Err(Unreadable::Encoding);
     }
     // The server reads other such names and key values in this way, but turns escapes into bytes of its own encoding.
-    let is_unsure = |word: &str| is_unsure(word) || !word.is_ascii() && has_escapes();
+    let is_unsure = |word: &str| is_unsure(word) || !word.is_ascii() && *has_escapes;
     for statement in script.statements.iter_mut().filter_map(Arc::get_mut) {
         statement.forget_rows(&is_unsure);
         statement.reads_more |= statement.reads.iter().any(|relation| relation.names().any(is_unsure));

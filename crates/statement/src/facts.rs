@@ -1,6 +1,7 @@
 //! How facts are added to a [`Statement`] and read from it as a whole.
 
 use super::functions::is_harmless;
+use super::parameter::is_set_config;
 use super::rows::{Argument, Budget, COUNTED_TYPES, ColumnValue, KEY_TYPES, Rows, UNNEST};
 use super::{
     FunctionName, OpaqueReason, Operation, ParameterEffect, PathEffect, PreparedEffect, RelationName, Statement,
@@ -144,6 +145,11 @@ impl Statement {
         )
     }
 
+    /// True if the statement names a function that may run any code. Functions of PostgreSQL that run none do not count.
+    pub fn calls_code(&self) -> bool {
+        !self.functions.iter().all(|function| is_harmless(function) || is_set_config(function))
+    }
+
     /// True if its text shows that it may set the search path, or the role in `"$user"`. Code that it runs may do so as
     /// well.
     pub fn shows_other_path(&self) -> bool {
@@ -252,7 +258,7 @@ impl Statement {
     }
 
     /// Like [`Statement::set_opaque`], for a statement that runs SQL which its text does not contain.
-    pub(super) fn set_runs_code(&mut self, why: OpaqueReason) {
+    pub fn set_runs_code(&mut self, why: OpaqueReason) {
         self.set_opaque(why);
         self.parameter = ParameterEffect::Unknown;
     }

@@ -5,20 +5,13 @@
 //! costs one query to the server; a wrong one hides a change. [`LASTING`] must contain every function whose effect
 //! survives an error: a statement that calls one must not run twice.
 
-use super::{FunctionName, Statement};
+use super::FunctionName;
 
 /// True if a call cannot change a session parameter. Unqualified names count as those of `pg_catalog`, which is in
 /// every search path. A function with the same name in another schema, but other argument types, is not distinguished.
 pub(super) fn is_harmless(function: &FunctionName) -> bool {
     function.schema.as_deref().is_none_or(|schema| schema == "pg_catalog")
         && HARMLESS.binary_search(&function.name.as_str()).is_ok()
-}
-
-impl Statement {
-    /// True if the statement names a function that may run any code. Functions of PostgreSQL that run none do not count.
-    pub fn calls_code(&self) -> bool {
-        !self.functions.iter().all(is_harmless)
-    }
 }
 
 impl FunctionName {

@@ -38,7 +38,7 @@ pub(super) enum Serves {
     Names,
     /// All, because no literal may differ, or the text writes nothing.
     All,
-    /// Those with rows, once literals have replaced the parameters of [`super::shape::Literals::Numbered`].
+    /// All, once literals have replaced the parameters of [`super::shape::Literals::Numbered`].
     Completed,
 }
 
@@ -47,12 +47,7 @@ impl Recent {
     pub(super) fn find(&self, text: &[u8], lexing: Lexing, with_rows: bool) -> Option<Analysis> {
         let place = self.place(text)?.lock();
         let template = place.as_ref()?;
-        let serves = match template.serves {
-            Serves::Names => !with_rows,
-            Serves::All => true,
-            Serves::Completed => with_rows,
-        };
-        if template.lexing != lexing || !serves {
+        if template.lexing != lexing || template.serves == Serves::Names && with_rows {
             return None;
         }
         if template.serves != Serves::Completed {

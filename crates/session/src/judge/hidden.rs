@@ -152,8 +152,8 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// While the catalog is unknown, any relation may lead to any fenced table, and with functions in the policies,
-    /// reading it may call one, and so may other functions. A write is then harmless only if it needs the token of every fence anyway. If the only
+    /// While the catalog is unknown, any relation may lead to any fenced table. With functions in the policies, a read or a
+    /// call may call one of them. A write is then harmless only if it needs the token of every fence anyway. If the only
     /// doubt is a missing listener, writes to relations that the policies name are harmless too. Only the catalog shows
     /// the dependents that CASCADE removes.
     pub(super) fn refuse_unread(
@@ -163,10 +163,10 @@ impl Judge<'_> {
         earlier: &mut Earlier,
     ) -> Result<(), Stop> {
         let writes = statement.writes.iter().any(|write| write.operation != Operation::Lock);
-        let may_write = writes || may_call(statement, self.policies);
+        let needs_catalog = writes || may_call(statement, self.policies);
         let cascades = statement.writes.iter().any(|write| write.operation == Operation::Cascade);
         let is_known = self.seen.is_current && (!cascades || self.seen.dependencies.is_some());
-        if is_known || !may_write || self.seen.lacks_listener && is_named_plainly(statement, self.policies) {
+        if is_known || !needs_catalog || self.seen.lacks_listener && is_named_plainly(statement, self.policies) {
             return Ok(());
         }
         let is_affected =

@@ -311,5 +311,7 @@ pub fn resolve(statements: &[Arc<Statement>], names: &Names, batch: u64) -> Opti
 
 /// A statement about which only the reason for its opacity is known.
 pub fn opaque(kind: StatementKind, why: OpaqueReason) -> Arc<Statement> {
-    Arc::new(Statement { kind, opaque: Some(why), parameter: ParameterEffect::Unknown, ..Statement::default() })
+    let mut statement = Statement { kind, ..Statement::default() };
+    statement.set_runs_code(why);
+    Arc::new(statement)
 }

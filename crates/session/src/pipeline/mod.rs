@@ -48,8 +48,8 @@ pub struct Pipeline {
     copy: CopyIn,
     /// The server skips messages up to a Sync that has not been sent yet.
     skipping: bool,
-    /// Set while the next entry is a write of fenced tables: possibly only the catalog shows this.
-    is_fenced: bool,
+    /// Set while a policy concerns the next entry: possibly only the catalog shows this.
+    next_is_fenced: bool,
     unreported: Unreported,
     /// Number of the current batch. An error in the extended protocol skips the rest of its batch only.
     batch: u64,
@@ -127,7 +127,7 @@ impl Pipeline {
             owed: Owed::default(),
             copy: CopyIn::default(),
             skipping: false,
-            is_fenced: false,
+            next_is_fenced: false,
             unreported: Unreported::default(),
             batch: 0,
             part: Part::default(),
@@ -141,14 +141,14 @@ impl Pipeline {
         }
     }
 
-    /// The next forwarded message writes fenced tables under a token.
+    /// A policy concerns the next forwarded message: see [`Effects::FENCED`].
     pub fn note_fenced(&mut self) {
-        self.is_fenced = true;
+        self.next_is_fenced = true;
     }
 
     /// Records a forwarded message.
     pub fn push(&mut self, to: Request, audience: Audience) {
-        let is_fenced = std::mem::take(&mut self.is_fenced);
+        let is_fenced = std::mem::take(&mut self.next_is_fenced);
         if !self.copy.takes(&to) {
             return;
         }
@@ -240,7 +240,7 @@ impl Pipeline {
         self.owed.has(Effects::PARAMETER)
     }
 
-    /// Returns true if an entry writes fenced tables under a token.
+    /// Returns true if a policy concerns an entry: see [`Effects::FENCED`].
     pub fn writes_fenced(&self) -> bool {
         self.owed.has(Effects::FENCED)
     }

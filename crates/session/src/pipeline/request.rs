@@ -84,8 +84,8 @@ impl Effects {
     pub(crate) const PARAMETER: Effects = Effects(1);
     /// Its statements may change how text is read.
     pub(crate) const LEXING: Effects = Effects(2);
-    /// It may undo what earlier messages have set, and a later message runs nevertheless: its failure rolls a transaction
-    /// back without skipping that message, or it ends the transaction of a SET LOCAL.
+    /// It may undo settings of earlier messages although later messages still run: it fails without skipping them, or it
+    /// ends the transaction of a SET LOCAL.
     pub(crate) const UNDOES: Effects = Effects(4);
     /// It may change the catalog.
     pub(crate) const CATALOG: Effects = Effects(8);
@@ -93,7 +93,7 @@ impl Effects {
     pub(crate) const COPIES: Effects = Effects(16);
     /// It replaces a rejected message.
     pub(crate) const REJECTS: Effects = Effects(32);
-    /// It writes fenced tables, under a token.
+    /// A policy concerns it: it writes or locks fenced tables, or calls functions of the policies.
     pub(crate) const FENCED: Effects = Effects(64);
     /// Number of different effects.
     pub(crate) const COUNT: usize = 7;
@@ -213,6 +213,11 @@ impl Request {
     pub(crate) fn may_copy_in(&self) -> bool {
         use StatementKind::{CopyFrom, Execute, Fetch, Portal};
         self.statements().iter().any(|it| it.opaque.is_some() || matches!(it.kind, CopyFrom | Execute | Fetch | Portal))
+    }
+
+    /// True if the proxy cannot read its text.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.statements().iter().all(|statement| statement.is_unread())
     }
 
     /// True if the request may commit while it runs, so that an error does not roll back everything before it.
