@@ -336,7 +336,8 @@ fn oid(row: &SimpleQueryRow, name: &str) -> Option<Oid> {
     column(row, name)?.parse().ok()
 }
 
-/// An unqualified name may mean a relation or function of any schema. `pg_temp` is the session's own schema, such as `pg_temp_3`.
+/// An unqualified name may mean a relation or function of any schema. `pg_temp` is the session's own schema, such as
+/// `pg_temp_3`.
 fn is_in_schema(named: Option<&str>, schema: &str) -> bool {
     named.is_none_or(|named| named == schema || named == "pg_temp" && schema.starts_with("pg_temp_"))
 }

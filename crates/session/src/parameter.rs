@@ -272,8 +272,7 @@ impl Parameter {
 
 /// Returns true if the server accepts the statement in a failed transaction.
 fn ends_failure(statement: &Statement) -> bool {
-    use TransactionEffect::{Commit, PrepareTransaction, Rollback, RollbackTo};
-    matches!(statement.transaction, Commit | PrepareTransaction | Rollback | RollbackTo(_))
+    statement.ends_transaction() || matches!(statement.transaction, TransactionEffect::RollbackTo(_))
 }
 
 #[cfg(test)]

@@ -99,7 +99,7 @@ fn a_string_syntax_that_a_failed_pipeline_has_set_does_not_hide_a_write() {
 fn a_setting_that_an_owed_message_undoes_does_not_hide_a_write() {
     const OFF: &str = "SET LOCAL standard_conforming_strings = off";
     let fenced = Fenced::start(&format!("{SCHEMA}; CREATE SCHEMA other; INSERT INTO ticks VALUES (1)"), POLICY);
-    // Sends two parts at once, each of which ReadyForQuery answers.
+    // Sends two parts at once. The server answers each with ReadyForQuery.
     let has_not_written = |stranger: &mut Wire, parts: [&[u8]; 2]| {
         stranger.send(&parts.concat());
         let replies = parts.map(|_| stranger.read_until_ready());
